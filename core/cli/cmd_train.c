@@ -1,0 +1,1 @@
+typedef int bti_empty_cmd_train; /* filled by its own commit */

@@ -1,0 +1,1 @@
+typedef int bti_empty_options; /* filled by its own commit */

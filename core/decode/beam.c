@@ -1,0 +1,1 @@
+typedef int bti_empty_beam; /* filled by its own commit */

@@ -1,0 +1,1 @@
+typedef int bti_empty_translator; /* filled by its own commit */

@@ -1,0 +1,1 @@
+typedef int bti_empty_compose; /* filled by its own commit */

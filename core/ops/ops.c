@@ -1,0 +1,1 @@
+typedef int bti_empty_ops; /* filled by its own commit */

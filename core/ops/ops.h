@@ -1,0 +1,59 @@
+/* Calling ops: names and operand data from the one list, checks, counters, dispatch.
+ *
+ * To add an op: a line in op_list.inc, its contract and parameter struct in op_args.h, its shape
+ * check in ops.c, plain loops in cpu/ref.c, a case in tests/test_conform.c (the suite fails until
+ * there is one), then the fast versions. */
+#ifndef BANTAM_OPS_OPS_H
+#define BANTAM_OPS_OPS_H
+
+#include "backends/backend.h"
+
+typedef enum bt_role { BT_ROLE_IN, BT_ROLE_OUT, BT_ROLE_INOUT } bt_role;
+typedef enum bt_operand_type { BT_TYPE_DATA, BT_TYPE_ACC, BT_TYPE_INT } bt_operand_type;
+
+typedef struct bt_operand_info {
+    const char *name;
+    bt_role role;
+    bt_operand_type type;
+    uint8_t optional;
+    uint32_t alias; /* operands whose storage this output may take over */
+} bt_operand_info;
+
+typedef struct bt_op_info {
+    const char *name;
+    uint8_t fused;
+    int operands;
+    const bt_operand_info *operand;
+} bt_op_info;
+
+const bt_op_info *bti_op_info(bt_op op);
+
+/* Checks a call once: operands present, types, shapes that belong together, leading dimensions,
+ * ranges of parameters and of dropout counters. BT_EINTERNAL naming op and operand. It does not
+ * look at buffers. */
+bt_status bti_op_check(const bt_call *call);
+
+/* An absent operand is a zeroed view: ld == 0. A present one has ld >= 1. */
+static inline int bti_view_present(const bt_view *v) { return v->ld > 0; }
+
+/* Scratch bytes for the call on a device like `info`: the slot's, or the composed form's. */
+uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info, const bt_call *call);
+
+/* Checks (in debug builds and tests: every call; otherwise what is cheap), counts and enqueues. */
+bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
+
+/* Calls made of each op in this process, composed parts not counted. */
+uint64_t bti_op_count(bt_op op);
+
+/* compose.c: FUSED ops out of MUST ops; the contract is the same. */
+uint64_t bti_compose_ws_bytes(const bt_planning *planning, const bt_dev_info *info,
+                              const bt_call *call);
+bt_status bti_compose_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
+
+/* Multiply-adds times 2 of a call, for cost and trace; attention counts its products. The planner
+ * gives `pairs`, the sum over sequences of visible query-key pairs (0: count seq is unknown). */
+double bti_op_flops(const bt_call *call, double pairs);
+/* Bytes of present operands, read and written ones counted once each way. */
+double bti_op_bytes(const bt_call *call);
+
+#endif

@@ -1,0 +1,1 @@
+typedef int bti_empty_program; /* filled by its own commit */

@@ -1,0 +1,1 @@
+typedef int bti_empty_checkpoint; /* filled by its own commit */

@@ -1,0 +1,85 @@
+/* The run file: YAML in, one struct out. run_keys.inc is the one list of keys: it feeds the reader,
+ * --set, the effective file, the defaults and the manual. A wrong key or value is BT_EINPUT (in a
+ * file, with file and line) or BT_EUSAGE (--set), and says what would be right. */
+#ifndef BANTAM_TRAIN_RUN_FILE_H
+#define BANTAM_TRAIN_RUN_FILE_H
+
+#include "core/data/batcher.h"
+#include "core/model/config.h"
+
+typedef enum bti_schedule_kind {
+    BTI_SCHEDULE_INVERSE_SQRT,
+    BTI_SCHEDULE_NOAM,
+    BTI_SCHEDULE_CONSTANT
+} bti_schedule_kind;
+typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
+typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
+typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
+/* recompute: auto lets the planner choose; none keeps all; layers keeps each layer's input. */
+typedef enum bti_recompute {
+    BTI_RECOMPUTE_AUTO,
+    BTI_RECOMPUTE_NONE,
+    BTI_RECOMPUTE_LAYERS
+} bti_recompute;
+
+#define BTI_MEMORY_AUTO 0
+
+typedef struct bti_run_config {
+    char *path;   /* the run file; relative paths below are made relative to its folder on load */
+    char *output; /* folder */
+    struct {
+        bti_files train_source, train_target, valid_source, valid_target;
+        int64_t max_length;
+        bti_overlong overlong;
+    } data;
+    bti_tokenizer_config tokenizer[2]; /* source, target; the same when shared */
+    int shared;
+    bti_model_config model;
+    struct {
+        int64_t batch;
+        bti_batch_unit batch_unit;
+        int64_t updates, epochs; /* 0: no limit; the first one reached ends the run */
+        double label_smoothing, clip_norm;
+        uint64_t seed;
+        bti_precision precision;
+    } training;
+    struct {
+        bti_optimizer_kind kind;
+        double lr, beta1, beta2, eps, weight_decay;
+    } optimizer;
+    struct {
+        bti_schedule_kind kind;
+        int64_t warmup;
+    } schedule;
+    struct {
+        int64_t every, beam, patience;
+        char *metric;
+    } validation;
+    struct {
+        int64_t every, keep;
+    } checkpoint;
+    struct {
+        uint64_t limit; /* bytes; BTI_MEMORY_AUTO */
+        bti_state_place optimizer_state;
+        bti_recompute recompute;
+    } memory;
+} bti_run_config;
+
+/* Reads `path`, then applies "key.path=value" overrides in order; checks ranges and what must fit
+ * together (heads divide d_model, warm-up not negative ...). */
+bt_status bti_run_config_load(const char *path, const char *const *sets, size_t set_count,
+                              bti_run_config **out);
+/* The same from text already in memory (a checkpoint's copy); `name` stands for the file. */
+bt_status bti_run_config_parse(const char *name, const char *text, const char *const *sets,
+                               size_t set_count, bti_run_config **out);
+void bti_run_config_free(bti_run_config *cfg);
+/* The effective run file, all keys, absolute paths; new string. Reading it gives the same config.
+ */
+bt_status bti_run_config_print(const bti_run_config *cfg, char **text);
+/* "11GiB", "8000MB", "512MiB", plain bytes; "auto" is BTI_MEMORY_AUTO. 0, negative or unreadable is
+ * BT_EUSAGE. */
+bt_status bti_parse_bytes(const char *text, uint64_t *bytes);
+/* "7.06 GiB" into out; for people. */
+void bti_format_bytes(uint64_t bytes, char out[32]);
+
+#endif

@@ -1,0 +1,1 @@
+typedef int bti_empty_optimizer; /* filled by its own commit */

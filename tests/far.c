@@ -1,0 +1,1 @@
+typedef int bti_empty_far; /* filled by its own commit */
