@@ -434,6 +434,45 @@ START_TEST(rows_without_candidates) {
 }
 END_TEST
 
+/* -1 is no candidate whatever stands beside it, and probability 0 is none whatever its id. */
+START_TEST(candidates_that_are_none) {
+    static const int32_t limit = 5, id[][2] = {{-1, 2}, {1, END}};
+    static const float p[][2] = {{-0.1f, -0.7f}, {-0.2f, -INFINITY}};
+    bti_beam_config cfg = config(2, 2, 0, 2);
+    bti_beam *b = NULL;
+    kit_ok(bti_beam_new(&cfg, &b));
+    kit_ok(bti_beam_start(b, 1, &limit));
+    for (int i = 0; i < 2; i++) {
+        bti_hypothesis out[2];
+        int32_t n = -1;
+        kit_ok(bti_beam_advance(b, p[i], id[i]));
+        bti_beam_live live = bti_beam_get_live(b);
+        ck_assert_int_eq(live.count, 1);
+        ck_assert_int_eq(live.last[0], i == 0 ? 2 : 1);
+        kit_ok(bti_beam_results(b, 0, out, &n));
+        ck_assert_int_eq(n, 0);
+    }
+    bti_beam_free(b);
+}
+END_TEST
+
+/* Whether to go on is judged by the sentence's own limit: ln .3 / 2 < ln .55 < ln .3 / 3. */
+START_TEST(own_limit_bounds_the_score) {
+    static const int32_t limits[] = {2, 3}, id[] = {END, 1, END, 1};
+    const float p[] = {logf(0.55f), logf(0.3f), logf(0.55f), logf(0.3f)};
+    bti_beam_config cfg = config(2, 2, 1, 1);
+    bti_beam *b = NULL;
+    kit_ok(bti_beam_new(&cfg, &b));
+    kit_ok(bti_beam_start(b, 2, limits));
+    kit_ok(bti_beam_advance(b, p, id));
+    bti_beam_live live = bti_beam_get_live(b);
+    ck_assert_int_eq(live.count, 1);
+    ck_assert_int_eq(live.sentence[0], 1);
+    ck_assert_int_eq(live.row[0], 1);
+    bti_beam_free(b);
+}
+END_TEST
+
 START_TEST(numbers_that_are_none_are_refused) {
     static const int32_t limit = 5, id[] = {1, END}, none[] = {-1, -1};
     static const float good[] = {-0.4f, -1.1f},
@@ -541,6 +580,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, an_end_beyond_the_beam_does_not_count);
     tcase_add_test(tc, ties_go_to_the_smaller_row_then_id);
     tcase_add_test(tc, rows_without_candidates);
+    tcase_add_test(tc, candidates_that_are_none);
+    tcase_add_test(tc, own_limit_bounds_the_score);
     tcase_add_test(tc, numbers_that_are_none_are_refused);
     tcase_add_test(tc, wrong_use_is_refused);
     tcase_add_test(tc, memory_is_taken_once);
