@@ -1,16 +1,16 @@
 #!/bin/sh
 # Installs the Debian packages that Bantam needs. Usage: ci/setup.sh [--build | --demo | --check]
 #   (no option)  to build, test, lint and run the demo
-#   --build      to build only
+#   --build      to build, tests included, and no more
 #   --demo       to build and run the demo
 #   --check      installs nothing: names what is missing, exits 1 if anything is
 # Needs root or sudo where something is missing; does nothing, quickly, where nothing is.
 set -eu
 
 build="gcc g++ make cmake ninja-build pkg-config libopenblas0-openmp libsentencepiece-dev
-       libyaml-dev libjansson-dev libxxhash-dev zlib1g-dev"
-demo="python3-minimal"
-all="check clang clang-format clang-tidy cppcheck shellcheck git python3-minimal"
+       libyaml-dev libjansson-dev libxxhash-dev zlib1g-dev check"
+demo="python3"
+all="clang clang-format clang-tidy cppcheck shellcheck git python3"
 
 want="$build $all"
 install=yes
