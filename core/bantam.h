@@ -96,16 +96,16 @@ BT_API bt_status bt_plan_json(const bt_plan *plan, char **json);
 /* ---- Training -----------------------------------------------------------------------------------
  */
 
-typedef enum bt_event {
+typedef enum bt_progress_kind {
     BT_EVENT_UPDATE,     /* an update is done and logged */
     BT_EVENT_VALIDATION, /* valid_loss and valid_score are new */
     BT_EVENT_CHECKPOINT  /* `path` is complete on disk */
-} bt_event;
+} bt_progress_kind;
 
 /* The fields of a log line (also of OUT/log.jsonl), and what a progress display needs beside. Later
  * versions may add fields at the end. */
 typedef struct bt_progress {
-    bt_event event;
+    bt_progress_kind event;
     int64_t update, last_update; /* last_update: where the run ends, 0 when not known */
     int64_t epoch;               /* from 1 */
     double loss;                 /* per target token */

@@ -12,7 +12,7 @@
 
 static bt_status add_pair(bti_model *m, const char *prefix, const char *weight, const char *bias,
                           int dims, int64_t rows, int64_t cols, bti_init init, bti_pair *out) {
-    char name[72];
+    char name[BTI_PARAM_NAME];
     snprintf(name, sizeof name, "%s%s", prefix, weight);
     out->w = bti_params_add(&m->params, name, dims, rows, cols, init);
     snprintf(name, sizeof name, "%s%s", prefix, bias);
