@@ -1,0 +1,102 @@
+#!/bin/bash
+# Builds and runs everything: release tests, tests with sanitizers, lint. Usage: ci/test.sh [--quick]
+#   --quick   no sanitizer build
+# Every part runs even where one before it failed; BANTAM_JOBS (2) is how many jobs run at once.
+# The last line counts what passed, failed and was skipped; exit status 1 if anything failed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+quick=no
+for arg in "$@"; do
+    case $arg in
+    --quick) quick=yes ;;
+    -h | --help)
+        sed -n '2,5s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    *)
+        echo "test.sh: unknown option $arg (--quick)" >&2
+        exit 2
+        ;;
+    esac
+done
+jobs=${BANTAM_JOBS:-2}
+passed=0
+failed=0
+skipped=0
+times=""
+
+# part NAME COMMAND...: runs it, keeps its time, counts it, returns its status.
+part() {
+    local name=$1 start status
+    shift
+    printf '\n==== %s\n' "$name"
+    start=$SECONDS
+    "$@"
+    status=$?
+    if [ $status -eq 0 ]; then
+        passed=$((passed + 1))
+        times+=$(printf '%-28s ok     %5d s' "$name" $((SECONDS - start)))$'\n'
+    else
+        failed=$((failed + 1))
+        times+=$(printf '%-28s FAILED %5d s' "$name" $((SECONDS - start)))$'\n'
+    fi
+    return $status
+}
+
+# build DIR OPTIONS...: configures and builds; shows the end of the log where that fails.
+build() {
+    local dir=$1
+    shift
+    mkdir -p "$dir"
+    if cmake -S . -B "$dir" -G Ninja -DBANTAM_WERROR=ON "$@" >"$dir/build.log" 2>&1 &&
+        cmake --build "$dir" --parallel "$jobs" >>"$dir/build.log" 2>&1; then
+        return 0
+    fi
+    tail -n 60 "$dir/build.log"
+    return 1
+}
+
+# run_tests DIR: runs ctest there, adds its tests to the counts, prints why tests were skipped.
+run_tests() {
+    local dir=$1 summary total bad log=$1/Testing/Temporary/LastTest.log
+    rm -f "$log"
+    ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure 2>&1 | tee "$dir/ctest.log"
+    summary=$(grep -E '^[0-9]+% tests passed, [0-9]+ tests failed out of [0-9]+$' "$dir/ctest.log")
+    read -r _ _ _ bad _ _ _ _ total <<<"$summary"
+    if [ "${total:-0}" -eq 0 ]; then
+        echo "test.sh: no test ran in $dir"
+        return 1
+    fi
+    passed=$((passed + total - bad))
+    failed=$((failed + bad))
+    if grep -q '^SKIP: ' "$log"; then
+        echo "Skipped in $dir:"
+        sed -n 's/^SKIP: /  /p' "$log" | sort | uniq -c
+        skipped=$((skipped + $(grep -c '^SKIP: ' "$log")))
+    fi
+    # Suites print their own times, which ctest shows only when they fail.
+    grep -E '^[a-z_.]+: [0-9]+ tests, .* s$' "$log"
+    [ "$bad" -eq 0 ]
+}
+
+part "packages" ci/setup.sh
+if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_STATIC=OFF \
+    -DBANTAM_SANITIZE=; then
+    part "tests" run_tests build
+fi
+if [ $quick = no ]; then
+    export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+    flags="-O1 -g"
+    if part "build (gcc, sanitizers)" build build-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+        "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=$flags" \
+        -DBANTAM_STATIC=ON -DBANTAM_SANITIZE=address,undefined; then
+        part "tests (sanitizers)" run_tests build-asan
+    fi
+fi
+part "lint" ci/lint.sh
+
+printf '\n%s' "$times"
+printf '%-28s        %5d s\n' total $SECONDS
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]
