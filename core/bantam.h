@@ -97,15 +97,15 @@ BT_API bt_status bt_plan_json(const bt_plan *plan, char **json);
  */
 
 typedef enum bt_progress_kind {
-    BT_EVENT_UPDATE,     /* an update is done and logged */
-    BT_EVENT_VALIDATION, /* valid_loss and valid_score are new */
-    BT_EVENT_CHECKPOINT  /* `path` is complete on disk */
+    BT_PROGRESS_UPDATE,     /* an update is done and logged */
+    BT_PROGRESS_VALIDATION, /* valid_loss and valid_score are new */
+    BT_PROGRESS_CHECKPOINT  /* `path` is complete on disk */
 } bt_progress_kind;
 
 /* The fields of a log line (also of OUT/log.jsonl), and what a progress display needs beside. Later
  * versions may add fields at the end. */
 typedef struct bt_progress {
-    bt_progress_kind event;
+    bt_progress_kind kind;
     int64_t update, last_update; /* last_update: where the run ends, 0 when not known */
     int64_t epoch;               /* from 1 */
     double loss;                 /* per target token */
@@ -119,7 +119,7 @@ typedef struct bt_progress {
     double valid_loss;   /* NaN before the first validation */
     double valid_score;  /* as validation.metric; NaN when not computed */
     int valid_is_best;   /* the newest validation is the best one so far */
-    const char *path;    /* BT_EVENT_CHECKPOINT: the file; else NULL. Valid during the call */
+    const char *path;    /* BT_PROGRESS_CHECKPOINT: the file; else NULL. Valid during the call */
 } bt_progress;
 typedef void (*bt_progress_fn)(void *user, const bt_progress *progress);
 

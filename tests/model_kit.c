@@ -93,7 +93,7 @@ double *mk_state(mk_model *m, bti_region region, int64_t *count) {
     int64_t at = 0;
     for (int32_t i = 0; i < t->count; i++) {
         int64_t n = t->param[i].rows * t->param[i].cols;
-        kit_ok(bti_engine_read(m->engine, region, i, host));
+        kit_ok(bti_engine_read(m->engine, region, i, 0, n, host));
         for (int64_t j = 0; j < n; j++) out[at++] = bti_load(host, t->dtype, j);
     }
     free(host);

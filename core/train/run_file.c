@@ -119,10 +119,13 @@ static bt_status gather_pair(reader *r, yaml_document_t *doc, const char *group,
     origin at = node_origin(r, name);
     const char *word = scalar_text(name);
     if (word == NULL) return fail_at(at, "a key must be a word");
+    if (strchr(word, '.') != NULL)
+        return fail_at(at, "\"%s\": in a file a dot is a level of nesting, not part of a key",
+                       word);
     snprintf(path, sizeof path, "%s%s%.100s", group, group[0] ? "." : "", word);
     int key = bti_key_find(path);
     if (key >= 0) return gather_value(r, doc, &bti_keys[key], value, at);
-    if (!bti_key_is_group(path) || strchr(word, '.') != NULL) return fail_unknown(at, path);
+    if (!bti_key_is_group(path)) return fail_unknown(at, path);
     if (value->type == YAML_SCALAR_NODE && value->data.scalar.length == 0) return BT_OK;
     if (value->type == YAML_MAPPING_NODE) return gather_group(r, doc, path, value);
     char *list = bti_key_list(path);
