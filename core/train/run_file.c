@@ -495,13 +495,10 @@ bt_status bt_run_keys(char **text) {
         const bti_key *key = &bti_keys[i];
         char what[512];
         bti_key_describe(key, what, sizeof what);
-        put(&w, "%-26s %s; %s", key->path, key->help, what);
-        if (key->fallback != NULL && key->fallback[0] == '=')
-            put(&w, "; default: as %s\n", key->fallback + 1);
-        else if (key->fallback != NULL)
-            put(&w, "; default: %s\n", key->fallback);
-        else
-            put(&w, "\n");
+        const char *fallback = key->fallback ? key->fallback : "-";
+        int follows = fallback[0] == '=';
+        put(&w, "%-24s %s%-*s %s (%s)\n", key->path, follows ? "as " : "", follows ? 21 : 24,
+            fallback + follows, key->help, what);
     }
     bti_numbers_end(numbers);
     return finish(&w, text);
