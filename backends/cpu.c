@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backends/builtin.h"
 #include "cpu/kernels.h"
 
 typedef struct cpu_dev {

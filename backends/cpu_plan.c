@@ -1,6 +1,7 @@
 /* The planning half of the cpu backend: scratch of each op and the fused slots. Linked into
  * libbantam and into the module, so that both say the same. Scratch depends on widths and thread
  * count, never on row counts, so it bounds all smaller calls. */
+#include "backends/builtin.h"
 #include "cpu/kernels.h"
 
 static uint64_t attention_bytes(const bt_dev_info *info, const bt_call *call) {

@@ -24,8 +24,6 @@ typedef struct btcpu_table {
     bt_op_fn op[BT_OP_COUNT];
 } btcpu_table;
 
-extern const bt_planning bti_planning_cpu; /* backends/cpu_plan.c */
-
 /* dispatch.c: the best table for this processor. */
 const btcpu_table *btcpu_pick_table(void);
 
