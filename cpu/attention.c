@@ -137,26 +137,60 @@ static int64_t visible(const task *t, int64_t q0, int64_t n) {
 /* Lanes in use for n queries: whole vectors. */
 static int64_t lanes_of(int64_t n) { return (n + BTCPU_VL - 1) / BTCPU_VL * BTCPU_VL; }
 
-/* to[c][i] = factor * from[i][c] for n rows, 0 in the other lanes. */
+typedef float four __attribute__((vector_size(16), may_alias));
+typedef float four_any __attribute__((vector_size(16), may_alias, aligned(4)));
+
+static inline void transpose4(four r[4]) {
+    four a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+    four b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+    four c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+    four d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    r[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    r[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    r[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+}
+
+/* to[c][i] = factor * from[i][c] for n rows, four at a time; the last group repeats row n - 1. What
+ * lies in lanes without a query does not matter: lanes never mix, and sums over queries stop at n.
+ */
 static void transpose_in(const float *from, int64_t ld, int64_t n, int64_t d, float factor,
                          float *to) {
-    const int64_t lanes = lanes_of(n);
-    for (int64_t i = 0; i < n; i++) {
-        const float *row = from + i * ld;
-        for (int64_t c = 0; c < d; c++) to[c * BQ + i] = factor * row[c];
+    for (int64_t i = 0; i < n; i += 4) {
+        const float *row[4];
+        for (int64_t r = 0; r < 4; r++) row[r] = from + (i + r < n ? i + r : n - 1) * ld;
+        int64_t c = 0;
+        for (; c + 4 <= d; c += 4) {
+            four q[4];
+            for (int r = 0; r < 4; r++)
+                q[r] = *(const four_any *)(const void *)(row[r] + c) * factor;
+            transpose4(q);
+            for (int r = 0; r < 4; r++) *(four *)(void *)(to + (c + r) * BQ + i) = q[r];
+        }
+        for (; c < d; c++)
+            for (int r = 0; r < 4; r++) to[c * BQ + i + r] = factor * row[r][c];
     }
-    if (n == lanes) return;
-    for (int64_t c = 0; c < d; c++)
-        for (int64_t i = n; i < lanes; i++) to[c * BQ + i] = 0.0f;
 }
 
 /* to[i][c] = factor[i] * from[c][i] for n rows. */
 static void transpose_out(const float *from, int64_t n, int64_t d, const float *factor, float *to,
                           int64_t ld) {
-    for (int64_t i = 0; i < n; i++) {
-        float *row = to + i * ld, f = factor[i];
-        for (int64_t c = 0; c < d; c++) row[c] = f * from[c * BQ + i];
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const four f = *(const four *)(const void *)(factor + i);
+        int64_t c = 0;
+        for (; c + 4 <= d; c += 4) {
+            four q[4];
+            for (int r = 0; r < 4; r++)
+                q[r] = *(const four *)(const void *)(from + (c + r) * BQ + i) * f;
+            transpose4(q);
+            for (int r = 0; r < 4; r++) *(four_any *)(void *)(to + (i + r) * ld + c) = q[r];
+        }
+        for (; c < d; c++)
+            for (int r = 0; r < 4; r++) to[(i + r) * ld + c] = factor[i + r] * from[c * BQ + i + r];
     }
+    for (; i < n; i++)
+        for (int64_t c = 0; c < d; c++) to[i * ld + c] = factor[i] * from[c * BQ + i];
 }
 
 /* Scores of keys that a query must not see become -infinity. */
@@ -269,7 +303,6 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
     const int64_t lanes = lanes_of(n), end = visible(t, q0, n), d = t->d;
     transpose_in(a->q + (t->query_row + q0) * a->q_ld + t->head_col, a->q_ld, n, d,
                  (float)t->p->scale, w->qt);
-    memset(w->ot, 0, (size_t)(d * BQ) * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) w->max[i] = -INFINITY, w->sum[i] = 0.0f;
     for (int64_t k0 = 0; k0 < end; k0 += BK) {
         const int64_t keys = end - k0 < BK ? end - k0 : BK;
@@ -294,6 +327,7 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
         }
         run_panel(&(panel){v, 1, v_ld, w->s, BQ, keys, w->ot, BQ, k0 > 0}, d, lanes);
     }
+    if (end == 0) memset(w->ot, 0, (size_t)(d * BQ) * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         if (a->lse)
             a->lse[(t->query_row + q0 + i) * a->lse_ld + t->head] =
@@ -404,7 +438,6 @@ static void load_queries(const bwd *a, const task *t, int64_t q0, int64_t n, con
     transpose_in(go, a->go_ld, n, d, 1.0f, w->got);
     copy_rows(q, a->q_ld, n, d, scale, w->q, w->w);
     copy_rows(go, a->go_ld, n, d, 1.0f, w->go, w->w);
-    memset(w->dqt, 0, (size_t)(d * BQ) * sizeof(float));
     for (int64_t i = 0; i < lanes_of(n); i++) {
         float lse = -INFINITY, delta = 0.0f;
         if (i < n) {
@@ -466,8 +499,9 @@ static void bwd_queries(const bwd *a, const task *t, int64_t q0, int64_t n, cons
         run_panel(
             &(panel){w->s, BQ, 1, w->q, w->w, n, a->dk + row * a->dk_ld + t->head_col, a->dk_ld, 1},
             keys, d);
-        run_panel(&(panel){k, 1, a->k_ld, w->s, BQ, keys, w->dqt, BQ, 1}, d, lanes);
+        run_panel(&(panel){k, 1, a->k_ld, w->s, BQ, keys, w->dqt, BQ, k0 > 0}, d, lanes);
     }
+    if (end == 0) memset(w->dqt, 0, (size_t)(d * BQ) * sizeof(float));
     transpose_out(w->dqt, n, d, w->scale, a->dq + (t->query_row + q0) * a->dq_ld + t->head_col,
                   a->dq_ld);
 }

@@ -127,21 +127,45 @@ static int is_forbidden(const int32_t *forbid, int64_t i) {
     return 0;
 }
 
-#define TOPK_BLOCK 256
+/* A row is cut into at most this many blocks of whole vectors. */
+#define TOPK_BLOCKS 1024
+#define TOPK_SMALL 64
 
-/* Ids come in ascending order, so that an equal value never takes a place: only blocks whose
- * largest value passes the k-th best are looked at one by one. */
-static int64_t topk_select(const float *x, const float *bias, int64_t cols, int64_t k,
-                           const int32_t *forbid, float *value, int32_t *id) {
+static int64_t topk_block(int64_t cols) {
+    const int64_t even = (cols + TOPK_BLOCKS - 1) / TOPK_BLOCKS;
+    return (even + TOPK_SMALL - 1) / TOPK_SMALL * TOPK_SMALL;
+}
+
+/* The largest entry of each block, and a bound that k entries reach which are not forbidden: the
+ * (k + BT_TOPK_FORBID)-th of those largest. */
+static float topk_bound(const float *x, const float *bias, int64_t cols, int64_t k,
+                        float *largest) {
+    float best[TOPK_SMALL];
+    int32_t none[TOPK_SMALL];
+    const int64_t size = topk_block(cols), want = k + BT_TOPK_FORBID;
     int64_t have = 0;
-    for (int64_t c = 0; c < cols; c += TOPK_BLOCK) {
-        const int64_t end = cols - c < TOPK_BLOCK ? cols : c + TOPK_BLOCK;
-        if (have == k && !(row_max(x + c, bias ? bias + c : NULL, end - c) > value[k - 1]))
-            continue;
+    for (int64_t c = 0, b = 0; c < cols; c += size, b++) {
+        largest[b] = row_max(x + c, bias ? bias + c : NULL, cols - c < size ? cols - c : size);
+        if (want <= TOPK_SMALL && (have < want || largest[b] > best[want - 1]))
+            have = topk_insert(best, none, have, want, largest[b], 0);
+    }
+    return have == want ? best[want - 1] : -INFINITY;
+}
+
+/* Looks into blocks that reach the bound, in ascending order of ids, so that an equal value never
+ * takes a place. */
+static int64_t topk_select(const float *x, const float *bias, int64_t cols, int64_t k,
+                           const int32_t *forbid, const float *largest, float bound, float *value,
+                           int32_t *id) {
+    const int64_t size = topk_block(cols);
+    int64_t have = 0;
+    for (int64_t c = 0, b = 0; c < cols; c += size, b++) {
+        if (largest[b] < bound || (have == k && !(largest[b] > value[k - 1]))) continue;
+        const int64_t end = cols - c < size ? cols : c + size;
         for (int64_t i = c; i < end; i++) {
             const float z = bias ? x[i] + bias[i] : x[i];
             if (have == k && !(z > value[k - 1])) continue;
-            if (!(z > -INFINITY) || is_forbidden(forbid, i)) continue;
+            if (z < bound || is_forbidden(forbid, i)) continue;
             have = topk_insert(value, id, have, k, z, (int32_t)i);
         }
     }
@@ -150,11 +174,14 @@ static int64_t topk_select(const float *x, const float *bias, int64_t cols, int6
 
 static void topk_row(const float *x, const float *bias, int64_t cols, int64_t k,
                      const int32_t *forbid, float *value, int32_t *id) {
-    const float max = row_max(x, bias, cols);
+    float largest[TOPK_BLOCKS], max = -INFINITY;
+    const float bound = topk_bound(x, bias, cols, k, largest);
+    for (int64_t b = 0; b * topk_block(cols) < cols; b++) max = largest[b] > max ? largest[b] : max;
     const double sum = row_exp(x, bias, max, cols, NULL, NULL);
     const double lse = (double)max + log(sum);
     int64_t have = 0;
-    if (sum == sum) have = topk_select(x, bias, cols, k, forbid, value, id);
+    if (sum == sum && k > 0)
+        have = topk_select(x, bias, cols, k, forbid, largest, bound, value, id);
     for (int64_t j = 0; j < have; j++) value[j] = (float)((double)value[j] - lse);
     for (int64_t j = have; j < k; j++) {
         value[j] = sum == sum ? -INFINITY : NAN;

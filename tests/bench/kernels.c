@@ -34,7 +34,7 @@ static size_t used;
 
 static double now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(dev && dev->info.threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -139,6 +139,13 @@ static void report(const char *name, bt_call *call, double bytes) {
            100 * bytes / s / copy_rate);
 }
 
+/* The rate of a copy of as much memory, to compare with. */
+static void report_copy(bt_view x, bt_view y) {
+    bt_call copy = {.op = BT_OP_AXPBY, .t = {x, y}, .p.axpby = {1.5, 0}};
+    copy_rate = 0;
+    report("copy (axpby, b = 0)", &copy, 8.0 * (double)x.rows * (double)x.cols);
+}
+
 static bt_view positions(int64_t rows) {
     bt_view v = table(rows, 2);
     int32_t *p = btcpu_at(&v);
@@ -155,8 +162,7 @@ static void row_wise(int64_t rows, int64_t cols, float p) {
     bt_view x = matrix(rows, cols), y = matrix(rows, cols), z = matrix(rows, cols);
     bt_view r = matrix(rows, cols), bias = matrix(1, cols), gamma = matrix(1, cols);
     bt_view beta = matrix(1, cols), stats = matrix(rows, 2), pos = positions(rows);
-    bt_call copy = {.op = BT_OP_AXPBY, .t = {x, y}, .p.axpby = {1.5, 0}};
-    report("copy (axpby, b = 0)", &copy, 2 * one);
+    report_copy(x, y);
     static const char *const acts[] = {"none", "relu", "gelu"};
     for (int act = 0; act < 3; act++) {
         char name[64];
@@ -190,6 +196,7 @@ static void loss(int64_t rows, int64_t cols) {
                  .t = {matrix(rows, cols), matrix(1, cols), table(rows, 1), matrix(rows, 2)}};
     c.p.cross_entropy = (bt_cross_entropy_params){0.1, 1e-3, 1};
     printf("vocabulary %lld, %lld rows\n", (long long)cols, (long long)rows);
+    report_copy(matrix(rows, cols), c.t[0]);
     report("cross_entropy", &c, 2 * one);
     bt_call k = {.op = BT_OP_TOPK, .t = {matrix(rows, cols), {0}, matrix(rows, 8), table(rows, 8)}};
     memset(k.p.topk.forbid, 255, sizeof k.p.topk.forbid);
@@ -207,6 +214,7 @@ static void optimiser(int64_t n) {
     ps[BT_SCALAR_SKIP] = 0;
     ps[BT_SCALAR_LR] = 1e-6f;
     printf("parameters %lld\n", (long long)n);
+    report_copy(g, m);
     bt_call a = {.op = BT_OP_ADAMW, .t = {g, s, w, m, v}, .p.adamw = {0.9, 0.98, 1e-9, 0.01, 1}};
     report("adamw", &a, 28.0 * (double)n);
     bt_call q = {.op = BT_OP_SUMSQ, .t = {g, part}};
