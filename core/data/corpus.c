@@ -21,8 +21,7 @@ struct bti_corpus {
     bti_cache cache;
 };
 
-/* ---- checking ---------------------------------------------------------------------------------
- */
+/* ---- checking -------------------------------------------------------------------------------- */
 
 typedef struct scan {
     int64_t lines, nul_lines, bad_lines;
@@ -108,8 +107,7 @@ bt_status bti_corpus_check(const bti_corpus_config *cfg) {
     return check_all(cfg, &lines);
 }
 
-/* ---- the key ----------------------------------------------------------------------------------
- */
+/* ---- the key --------------------------------------------------------------------------------- */
 
 #define FORMAT 1 /* another number where what is made of the same text changes */
 
@@ -140,8 +138,7 @@ static bt_status make_key(const bti_corpus_config *cfg, const bti_tokenizer *con
     return BT_OK;
 }
 
-/* ---- blocks of lines, tokenised by all cores --------------------------------------------------
- */
+/* ---- blocks of lines, tokenised by all cores ------------------------------------------------- */
 
 #define BLOCK_LINES 512
 #define BLOCK_BYTES ((size_t)256 * 1024) /* a block takes no further line beyond this */
@@ -287,8 +284,7 @@ static bt_status pool_wait(pool *p, block *b) {
     return b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
 }
 
-/* ---- tokenising -------------------------------------------------------------------------------
- */
+/* ---- tokenising ------------------------------------------------------------------------------ */
 
 typedef struct build {
     const bti_corpus_config *cfg;
@@ -452,8 +448,7 @@ static bt_status tokenise(const bti_corpus_config *cfg, const bti_tokenizer *con
     return s;
 }
 
-/* ---- the corpus -------------------------------------------------------------------------------
- */
+/* ---- the corpus ------------------------------------------------------------------------------ */
 
 bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
                           const bti_tokenizer *target, const char *cache_dir, bti_corpus **out) {
