@@ -95,7 +95,7 @@ char *bti_path_dir(const char *path) {
     return bti_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* ---- files in the making -------------------------------------------------------------------- */
+/* ---- files in the making --------------------------------------------------------------------- */
 
 struct bti_aside {
     char *path, *part, *dir;
