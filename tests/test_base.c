@@ -38,8 +38,7 @@ static int entries_in(const char *dir) {
 
 static int open_files(void) { return entries_in("/proc/self/fd"); }
 
-/* ---- dtype ------------------------------------------------------------------------------------
- */
+/* ---- dtype ----------------------------------------------------------------------------------- */
 
 /* The definition of a small float, in double: sign, exponent, mantissa. */
 static double slow_value(unsigned h, int exponent_bits, int mantissa_bits) {
@@ -159,8 +158,7 @@ START_TEST(philox_known_answers) {
 }
 END_TEST
 
-/* ---- status -----------------------------------------------------------------------------------
- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 START_TEST(errors_and_allocation) {
     ck_assert_int_eq(bti_fail(BT_EINPUT, "line %d", 7), BT_EINPUT);
@@ -183,8 +181,7 @@ START_TEST(errors_and_allocation) {
 }
 END_TEST
 
-/* ---- files ------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static void check_path(char *got, const char *want) {
     ck_assert_str_eq(got, want);
@@ -336,8 +333,7 @@ START_TEST(files_without_memory) {
 }
 END_TEST
 
-/* ---- safetensors ------------------------------------------------------------------------------
- */
+/* ---- safetensors ----------------------------------------------------------------------------- */
 
 static const float weights[6] = {1, -2, 3.5f, 0, 1e-30f, INFINITY};
 static const double numbers[2] = {M_PI, -0.0};
