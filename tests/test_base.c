@@ -441,7 +441,8 @@ START_TEST(st_full_disk) {
 }
 END_TEST
 
-/* Cut at every length, one byte longer, every bit flipped: never taken for whole, never a crash. */
+/* Cut at every length, one byte longer, a bit of every byte flipped (all of them where the header
+ * starts): never taken for whole, never a crash. */
 START_TEST(st_damage) {
     const char *dir = kit_tmpdir(), *path = kit_str("%s/m", dir), *bad = kit_str("%s/bad", dir);
     size_t n;
@@ -457,7 +458,7 @@ START_TEST(st_damage) {
     kit_write(bad, longer, n + 1);
     kit_fails(bti_st_open(bad, BTI_ST_TRUST, &f), BT_EINPUT, "bytes of data");
     free(longer);
-    for (size_t bit = 0; bit < 8 * n; bit++) {
+    for (size_t bit = 0; bit < 8 * n; bit += bit < 8 * 64 ? 1 : 9) {
         raw[bit / 8] ^= (char)(1 << bit % 8);
         kit_write(bad, raw, n);
         bt_status s = bti_st_open(bad, BTI_ST_REQUIRE, &f);

@@ -306,7 +306,7 @@ static bt_status block_add(block *b, int side, const char *line, size_t n) {
     }
     b->line[b->lines].begin[side] = b->used;
     b->line[b->lines].bytes[side] = n;
-    memcpy(b->text + b->used, line, n);
+    if (n > 0) memcpy(b->text + b->used, line, n);
     b->used += n;
     return BT_OK;
 }
