@@ -277,11 +277,14 @@ static void pool_submit(pool *p, block *b) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static bt_status pool_wait(pool *p, block *b) {
+/* Waits for a block's worker and takes the block back; *held: it had lines. */
+static bt_status pool_wait(pool *p, block *b, int *held) {
     pthread_mutex_lock(&p->lock);
-    while (b->state != DONE) pthread_cond_wait(&p->done, &p->lock);
+    *held = b->state != FREE;
+    while (*held && b->state != DONE) pthread_cond_wait(&p->done, &p->lock);
+    b->state = FREE;
     pthread_mutex_unlock(&p->lock);
-    return b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
+    return !*held || b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
 }
 
 /* ---- tokenising ------------------------------------------------------------------------------ */
@@ -381,9 +384,9 @@ static bt_status add_pair(build *x, const int32_t *const ids[2], const int64_t n
 
 /* A done block's pairs into the cache. */
 static bt_status drain(build *x, block *b) {
-    if (b->state == FREE) return BT_OK;
-    BT_TRY(pool_wait(&x->pool, b));
-    b->state = FREE;
+    int held = 0;
+    BT_TRY(pool_wait(&x->pool, b, &held));
+    if (!held) return BT_OK;
     const int32_t *next[2] = {b->ids[0].id, b->ids[1].id};
     for (size_t i = 0; i < b->lines; i++) {
         const int32_t *ids[2] = {next[0], next[1]};
