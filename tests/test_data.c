@@ -135,6 +135,12 @@ START_TEST(d6_empty_lines) {
     s = bti_corpus_get_stats(c);
     ck_assert(s->empty == 1 && s->first_empty_line == 2 && bti_corpus_count(c) == 1);
     bti_corpus_free(c);
+    toy_put(&p, 1, "ba\n\xE2\x80\x8B\n", 7);
+    toy_put(&p, 0, "ba\nke\n", 6);
+    kit_ok(toy_place_open(&p, &c));
+    s = bti_corpus_get_stats(c);
+    ck_assert(s->empty == 1 && s->first_empty_line == 2 && bti_corpus_count(c) == 1);
+    bti_corpus_free(c);
     toy_put(&p, 0, "\n\n", 2);
     kit_fails(toy_place_open(&p, &c), BT_EINPUT,
               "no pair of lines to use: 2 lines, 2 with an empty side");
