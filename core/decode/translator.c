@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/registry.h"
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/corpus.h"
@@ -224,7 +225,10 @@ static bt_status take_host(bt_translator *t) {
 static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
     BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &t->cfg));
     BT_TRY(open_tokenizer(c, t->cfg, 0, &t->tokenizer[0]));
-    BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
+    if (t->cfg->shared)
+        t->tokenizer[1] = t->tokenizer[0];
+    else
+        BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
     t->special = bti_tokenizer_specials(t->tokenizer[1]);
     bti_special_ids s = t->special;
     int32_t forbid[BT_TOPK_FORBID] = {s.start == s.end ? -1 : s.start, s.pad == s.end ? -1 : s.pad,
@@ -280,8 +284,8 @@ void bt_translator_free(bt_translator *t) {
     bti_free(t->scratch);
     bti_model_free(t->model);
     bti_device_close(t->dev);
+    if (t->tokenizer[1] != t->tokenizer[0]) bti_tokenizer_free(t->tokenizer[1]);
     bti_tokenizer_free(t->tokenizer[0]);
-    bti_tokenizer_free(t->tokenizer[1]);
     bti_run_config_free(t->cfg);
     bti_free(t);
 }

@@ -271,7 +271,21 @@ static bt_status open_engine(trainer *t) {
                           s->workload.max_rows[1], &settings, &t->engine);
 }
 
+/* Tokenisers beside the model, so that the folder is all that translation needs. */
+static bt_status copy_tokenizers(const trainer *t) {
+    static const char *const name[] = {"source.tokenizer", "target.tokenizer"};
+    for (int side = 0; side < (t->cfg->shared ? 1 : 2); side++) {
+        char *path = bti_path_join(t->cfg->output, name[side]);
+        if (path == NULL) return BT_ENOMEM;
+        bt_status status = bti_file_copy(t->cfg->tokenizer[side].model, path);
+        bti_free(path);
+        BT_TRY(status);
+    }
+    return BT_OK;
+}
+
 static bt_status write_output(trainer *t) {
+    BT_TRY(copy_tokenizers(t));
     char *path = bti_path_join(t->cfg->output, "run.yaml");
     if (path == NULL) return BT_ENOMEM;
     bt_status status = bti_file_write(path, t->run_text, strlen(t->run_text));
