@@ -63,6 +63,20 @@ fail:
 
 int bti_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+int bti_dir_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bt_status bti_file_copy(const char *from, const char *to) {
+    const void *data;
+    size_t bytes;
+    BT_TRY(bti_file_map(from, &data, &bytes));
+    bt_status status = bti_file_write(to, data, bytes);
+    bti_file_unmap(data, bytes);
+    return status;
+}
+
 bt_status bti_dir_make(const char *path) {
     size_t n = strlen(path);
     char *copy = bti_strdup(path);
@@ -95,7 +109,7 @@ char *bti_path_dir(const char *path) {
     return bti_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* ---- files in the making -------------------------------------------------------------------- */
+/* ---- files in the making --------------------------------------------------------------------- */
 
 struct bti_aside {
     char *path, *part, *dir;

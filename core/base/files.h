@@ -9,6 +9,9 @@ bt_status bti_file_read(const char *path, char **data, size_t *bytes);
 /* Writes beside `path`, flushes, renames over it, flushes the folder: all or nothing. */
 bt_status bti_file_write(const char *path, const void *data, size_t bytes);
 int bti_file_exists(const char *path);
+int bti_dir_exists(const char *path);
+/* Copies a file, all or nothing. */
+bt_status bti_file_copy(const char *from, const char *to);
 /* mkdir -p. */
 bt_status bti_dir_make(const char *path);
 /* `rel` as it is when absolute, else below `dir`; new string. */

@@ -119,7 +119,5 @@ int64_t bti_batcher_updates(bti_batcher *b, int64_t epochs) {
     if (b->unit == BTI_BATCH_SENTENCES) return epochs * updates_of_sentences(b);
     start_epoch(b, 1, 1);
     while (b->epoch <= epochs) step(b);
-    int64_t updates = b->update - 1;
-    b->epoch = 0; /* the order is that of an epoch after the one being used */
-    return updates;
+    return b->update - 1;
 }

@@ -21,8 +21,7 @@ struct bti_corpus {
     bti_cache cache;
 };
 
-/* ---- checking ---------------------------------------------------------------------------------
- */
+/* ---- checking -------------------------------------------------------------------------------- */
 
 typedef struct scan {
     int64_t lines, nul_lines, bad_lines;
@@ -108,8 +107,7 @@ bt_status bti_corpus_check(const bti_corpus_config *cfg) {
     return check_all(cfg, &lines);
 }
 
-/* ---- the key ----------------------------------------------------------------------------------
- */
+/* ---- the key --------------------------------------------------------------------------------- */
 
 #define FORMAT 1 /* another number where what is made of the same text changes */
 
@@ -140,8 +138,7 @@ static bt_status make_key(const bti_corpus_config *cfg, const bti_tokenizer *con
     return BT_OK;
 }
 
-/* ---- blocks of lines, tokenised by all cores --------------------------------------------------
- */
+/* ---- blocks of lines, tokenised by all cores ------------------------------------------------- */
 
 #define BLOCK_LINES 512
 #define BLOCK_BYTES ((size_t)256 * 1024) /* a block takes no further line beyond this */
@@ -280,15 +277,17 @@ static void pool_submit(pool *p, block *b) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static bt_status pool_wait(pool *p, block *b) {
+/* Waits for a block's worker and takes the block back; *held: it had lines. */
+static bt_status pool_wait(pool *p, block *b, int *held) {
     pthread_mutex_lock(&p->lock);
-    while (b->state != DONE) pthread_cond_wait(&p->done, &p->lock);
+    *held = b->state != FREE;
+    while (*held && b->state != DONE) pthread_cond_wait(&p->done, &p->lock);
+    b->state = FREE;
     pthread_mutex_unlock(&p->lock);
-    return b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
+    return !*held || b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
 }
 
-/* ---- tokenising -------------------------------------------------------------------------------
- */
+/* ---- tokenising ------------------------------------------------------------------------------ */
 
 typedef struct build {
     const bti_corpus_config *cfg;
@@ -310,7 +309,7 @@ static bt_status block_add(block *b, int side, const char *line, size_t n) {
     }
     b->line[b->lines].begin[side] = b->used;
     b->line[b->lines].bytes[side] = n;
-    memcpy(b->text + b->used, line, n);
+    if (n > 0) memcpy(b->text + b->used, line, n);
     b->used += n;
     return BT_OK;
 }
@@ -385,9 +384,9 @@ static bt_status add_pair(build *x, const int32_t *const ids[2], const int64_t n
 
 /* A done block's pairs into the cache. */
 static bt_status drain(build *x, block *b) {
-    if (b->state == FREE) return BT_OK;
-    BT_TRY(pool_wait(&x->pool, b));
-    b->state = FREE;
+    int held = 0;
+    BT_TRY(pool_wait(&x->pool, b, &held));
+    if (!held) return BT_OK;
     const int32_t *next[2] = {b->ids[0].id, b->ids[1].id};
     for (size_t i = 0; i < b->lines; i++) {
         const int32_t *ids[2] = {next[0], next[1]};
@@ -452,8 +451,7 @@ static bt_status tokenise(const bti_corpus_config *cfg, const bti_tokenizer *con
     return s;
 }
 
-/* ---- the corpus -------------------------------------------------------------------------------
- */
+/* ---- the corpus ------------------------------------------------------------------------------ */
 
 bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
                           const bti_tokenizer *target, const char *cache_dir, bti_corpus **out) {

@@ -11,8 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- sentencepiece ----------------------------------------------------------------------------
- */
+/* ---- sentencepiece --------------------------------------------------------------------------- */
 
 static bt_status spm_open(bti_tokenizer *t, const char *path, const char *model, size_t bytes) {
     bti_spm *m;
@@ -50,8 +49,7 @@ static const char *spm_piece(const bti_tokenizer *t, int32_t id) {
     return bti_spm_piece(t->impl, id);
 }
 
-/* ---- training ---------------------------------------------------------------------------------
- */
+/* ---- training -------------------------------------------------------------------------------- */
 
 /* The trainer's suffix arrays take some 20 bytes for each of text. A vocabulary does not get better
  * beyond this much: of a larger text every n-th line is used. */
@@ -61,33 +59,65 @@ typedef struct train_text {
     const char *const *files;
     size_t count, file;   /* file: the next one to open */
     bti_reader *reader;   /* of the file before it */
-    int64_t line, stride; /* lines so far, over all files; every stride-th is given out */
+    int64_t line, stride; /* usable lines so far, over all files; every stride-th is given out */
 } train_text;
 
-static bt_status next_line(void *user, const char **line, size_t *bytes) {
-    train_text *x = user;
-    for (;;) {
+/* The character at *p of well-formed text; steps on. */
+static uint32_t next_char(const unsigned char **p) {
+    int more = **p < 0xC0 ? 0 : **p < 0xE0 ? 1 : **p < 0xF0 ? 2 : 3;
+    uint32_t c = *(*p)++ & (more ? 0x3Fu >> more : 0x7Fu);
+    while (more-- > 0) c = c << 6 | (*(*p)++ & 0x3Fu);
+    return c;
+}
+
+/* Characters of which normalising leaves something: all but controls, spaces, and some signs. */
+static int solid(uint32_t c) {
+    return (c > 0x20 && c < 0x7F) || (c >= 0xC0 && c < 0x2000 && c != 0x1680) ||
+           (c > 0x3000 && c < 0xF900) || c >= 0x10000;
+}
+
+/* The trainer passes over long lines and those with its own sign for the unknown, cuts out what
+ * looks like its special symbols, and *ends the process* when nothing is left: what it could not
+ * use never gets there. */
+static int usable(const char *line, size_t n) {
+    const unsigned char *p = (const unsigned char *)line, *end = p + n;
+    if (n > 4192 || strstr(line, "\xE2\x96\x85") || strstr(line, "<s>") || strstr(line, "</s>") ||
+        strstr(line, "<unk>"))
+        return 0;
+    while (p < end)
+        if (solid(next_char(&p))) return 1;
+    return 0;
+}
+
+/* A line of the text, checked; *line NULL at the end. */
+static bt_status any_line(train_text *x, const char **line, size_t *bytes) {
+    *line = NULL;
+    while (x->reader != NULL || x->file < x->count) {
         if (x->reader == NULL) {
-            *line = NULL;
-            if (x->file == x->count) return BT_OK;
             BT_TRY(bti_reader_open(x->files[x->file++], &x->reader));
             bti_reader_quiet(x->reader);
         }
         BT_TRY(bti_reader_next(x->reader, line, bytes));
-        if (*line == NULL) {
-            bti_reader_close(x->reader);
-            x->reader = NULL;
-            continue;
-        }
-        size_t bad = bti_utf8_check(*line, *bytes);
-        if (bad < *bytes)
-            return bti_fail(BT_EINPUT,
-                            "%s: line %" PRId64 ", byte %zu (offset %" PRId64
-                            " in the text): a 00 byte, or not UTF-8",
-                            x->files[x->file - 1], bti_reader_line(x->reader), bad + 1,
-                            bti_reader_offset(x->reader) + (int64_t)bad);
-        if (*bytes > 0 && x->line++ % x->stride == 0) return BT_OK;
+        if (*line != NULL) break;
+        bti_reader_close(x->reader);
+        x->reader = NULL;
     }
+    size_t bad = *line ? bti_utf8_check(*line, *bytes) : 0;
+    if (*line != NULL && bad < *bytes)
+        return bti_fail(BT_EINPUT,
+                        "%s: line %" PRId64 ", byte %zu (offset %" PRId64
+                        " in the text): a 00 byte, or not UTF-8",
+                        x->files[x->file - 1], bti_reader_line(x->reader), bad + 1,
+                        bti_reader_offset(x->reader) + (int64_t)bad);
+    return BT_OK;
+}
+
+static bt_status next_line(void *user, const char **line, size_t *bytes) {
+    train_text *x = user;
+    do {
+        BT_TRY(any_line(x, line, bytes));
+    } while (*line != NULL && (!usable(*line, *bytes) || x->line++ % x->stride != 0));
+    return BT_OK;
 }
 
 /* Bytes of the text, and how many different characters it has. */
@@ -102,9 +132,7 @@ static bt_status measure(train_text *x, int64_t *bytes, int64_t *characters) {
         *bytes += (int64_t)n;
         const unsigned char *p = (const unsigned char *)line, *end = p + n;
         while (p < end) {
-            int more = *p < 0xC0 ? 0 : *p < 0xE0 ? 1 : *p < 0xF0 ? 2 : 3;
-            uint32_t c = *p++ & (more ? 0x3Fu >> more : 0x7Fu);
-            while (more-- > 0) c = c << 6 | (*p++ & 0x3Fu);
+            uint32_t c = next_char(&p);
             *characters += !(seen[c / 8] >> c % 8 & 1);
             seen[c / 8] |= (unsigned char)(1u << c % 8);
         }
@@ -141,7 +169,7 @@ static bt_status spm_train(const bti_tokenizer_config *cfg, const char *const *f
     size_t model_bytes = 0;
     bt_status s = measure(&x, &bytes, &characters);
     if (s == BT_OK && x.line == 0)
-        s = bti_fail(BT_EINPUT, "cannot train the vocabulary %s: the text has no lines",
+        s = bti_fail(BT_EINPUT, "cannot train the vocabulary %s: the text has no words",
                      cfg->model);
     if (s != BT_OK) goto done;
     x = (train_text){.files = files, .count = count, .stride = 1 + bytes / TRAIN_BYTES};
@@ -177,8 +205,7 @@ const bti_tokenizer_ops bti_tokenizer_sentencepiece = {
     .train = spm_train,
 };
 
-/* ---- xlmr -------------------------------------------------------------------------------------
- */
+/* ---- xlmr ------------------------------------------------------------------------------------ */
 
 /* fairseq put <s> <pad> </s> <unk> first and <mask> last; the model's own <unk> <s> </s> (0 1 2)
  * have no place between them, so that piece i >= 3 is id i + 1. */

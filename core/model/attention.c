@@ -38,6 +38,12 @@ static bti_tid projection(bti_build *b, bti_tid x, bti_ref w, bti_ref bias, cons
     return y;
 }
 
+bti_tid bti_cross_kv(bti_build *b, const bti_layer *l, const bti_block *k) {
+    int64_t d = b->m->cfg.d_model;
+    return projection(b, b->memory, bti_rows(bti_weight(b, k->in.w), d, 2 * d),
+                      bti_cols(bti_weight(b, k->in.b), d, 2 * d), "kv", l->index);
+}
+
 /* q, k and v in the columns of the projections of a block. */
 typedef struct qkv {
     bti_ref q, k, v;
@@ -59,8 +65,7 @@ bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, 
         s->q = s->kv = projection(b, x, w, bias, "qkv", l->index);
     } else {
         s->q = projection(b, x, bti_rows(w, 0, d), bti_cols(bias, 0, d), "q", l->index);
-        s->kv = projection(b, b->memory, bti_rows(w, d, 2 * d), bti_cols(bias, d, 2 * d), "kv",
-                           l->index);
+        s->kv = bti_cross_kv(b, l, k);
     }
     s->a = bti_activation_new(b, "attention", l->index, BTI_CLASS_ATTN, rows, d);
     s->lse = bti_tensor_new(p, "lse", l->index, BTI_KIND_ACTIVATION, BTI_CLASS_STATS, b->acc, rows,
@@ -128,4 +133,40 @@ void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti
                           [BT_ATTN_BWD_DK] = g.k, [BT_ATTN_BWD_DV] = g.v),
              &params, pairs_of(b, l, k));
     projection_bwd(b, k, s, dq, dkv, dx, beta);
+}
+
+/* The rows of this step into the cache: keys and values with their bias. */
+static void append_cache(bti_build *b, const bti_block *k, bti_tid x, bti_tid cache) {
+    int64_t d = b->m->cfg.d_model, rows = bti_tensor_rows(b->p, x);
+    bti_ref to = bti_rows(bti_all(b->p, cache), b->decode->cache_row, rows);
+    bti_linear_into(b, bti_all(b->p, x), bti_rows(bti_weight(b, k->in.w), d, 2 * d), to);
+    bti_emit(b->p, BT_OP_BIAS_ACT_FWD,
+             BTI_OPERANDS([BT_BIAS_ACT_FWD_X] = to,
+                          [BT_BIAS_ACT_FWD_BIAS] = bti_cols(bti_weight(b, k->in.b), d, 2 * d),
+                          [BT_BIAS_ACT_FWD_Y] = to),
+             &(bt_op_params){.bias_act = {.act = BT_ACT_NONE}}, 0);
+}
+
+bti_tid bti_attention_step(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x) {
+    bti_program *p = b->p;
+    const bti_decode_state *s = b->decode;
+    int64_t d = b->m->cfg.d_model, rows = bti_tensor_rows(p, x);
+    int at = l->index - (int)b->m->cfg.encoder_layers, self = k->kind == BTI_BLOCK_SELF;
+    bti_tid kv = self ? s->cache[at] : s->cross[at];
+    bti_tid q = projection(b, x, bti_rows(bti_weight(b, k->in.w), 0, d),
+                           bti_cols(bti_weight(b, k->in.b), 0, d), "q", l->index);
+    if (self) append_cache(b, k, x, kv);
+    bti_tid a = bti_activation_new(b, "attention", l->index, BTI_CLASS_NONE, rows, d);
+    bt_op_params params = attn_params(b, l, k);
+    params.attn.causal = 0; /* the new row sees all that is before it */
+    bti_ref keys = bti_all(p, kv);
+    bti_emit(p, BT_OP_ATTN_FWD,
+             BTI_OPERANDS([BT_ATTN_FWD_Q] = bti_all(p, q), [BT_ATTN_FWD_K] = bti_cols(keys, 0, d),
+                          [BT_ATTN_FWD_V] = bti_cols(keys, d, d),
+                          [BT_ATTN_FWD_SEQ] = bti_all(p, self ? s->seq_self : s->seq_cross),
+                          [BT_ATTN_FWD_KIDX] = self ? bti_all(p, s->kidx) : (bti_ref){0},
+                          [BT_ATTN_FWD_O] = bti_all(p, a)),
+             &params, 0);
+    return bti_linear(b, bti_all(p, a), bti_weight(b, k->out.w), "attention output", l->index,
+                      BTI_CLASS_NONE);
 }

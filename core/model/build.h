@@ -14,7 +14,9 @@ typedef struct bti_build {
     bti_tid positions;
     bti_tid memory, dmemory; /* encoder output and its gradient */
     int memory_written;      /* dmemory has a first writer */
-    uint64_t table_written;  /* bits: embed[0], embed[1], generator has a gradient already */
+    int64_t row_tile;        /* > 0: products run in tiles of this many rows, see decode.h */
+    const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
+    uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;
 
 /* What a block keeps of its forward pass for backward. */
@@ -44,6 +46,21 @@ static inline double bti_grad_beta(const bti_build *b) {
 }
 bt_drop bti_drop_at(const bti_build *b, double p, int32_t site);
 
+/* What attention reads in a decoding step instead of its own rows. */
+typedef struct bti_decode_state {
+    const bti_tid *cache; /* of each decoder layer: cache rows x 2d, keys and values */
+    const bti_tid *cross; /* of each decoder layer: source rows x 2d */
+    bti_tid kidx, seq_self, seq_cross;
+    int64_t cache_row; /* where the rows of this step go */
+} bti_decode_state;
+
+/* y = x w^T into given rows. */
+void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y);
+/* Declares weights, gradients and the position table: fixed places, first and always alike. */
+void bti_declare_parameters(bti_build *b, const bti_places *places);
+/* The stack of layers of one side with its final norm, forward. */
+bti_tid bti_stack_fwd(bti_build *b, int decoder, bti_tid x, bti_tid *norm_input,
+                      bti_tid *norm_stats);
 /* y = x w^T, a new tensor. */
 bti_tid bti_linear(bti_build *b, bti_ref x, bti_ref w, const char *name, int32_t layer,
                    bti_class cls);
@@ -63,6 +80,10 @@ bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, 
                           bti_saved *s);
 void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy,
                        bti_saved *s, bti_tid dx, double beta);
+/* One decoding step of an attention block: a query row for each hypothesis. */
+bti_tid bti_attention_step(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x);
+/* Keys and values of the encoder's output for a decoder layer's cross attention. */
+bti_tid bti_cross_kv(bti_build *b, const bti_layer *l, const bti_block *k);
 bti_tid bti_ff_fwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x, bti_saved *s);
 void bti_ff_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy, bti_saved *s,
                 bti_tid dx, double beta);

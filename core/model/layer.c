@@ -13,7 +13,8 @@ static bti_ref rowpos(const bti_build *b, const bti_layer *l) {
 
 static bti_tid block_fwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x,
                          bti_saved *s) {
-    return k->kind == BTI_BLOCK_FF ? bti_ff_fwd(b, l, k, x, s) : bti_attention_fwd(b, l, k, x, s);
+    if (k->kind == BTI_BLOCK_FF) return bti_ff_fwd(b, l, k, x, s);
+    return b->decode ? bti_attention_step(b, l, k, x) : bti_attention_fwd(b, l, k, x, s);
 }
 
 static void block_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy,

@@ -12,7 +12,7 @@
 
 static bt_status add_pair(bti_model *m, const char *prefix, const char *weight, const char *bias,
                           int dims, int64_t rows, int64_t cols, bti_init init, bti_pair *out) {
-    char name[72];
+    char name[BTI_PARAM_NAME];
     snprintf(name, sizeof name, "%s%s", prefix, weight);
     out->w = bti_params_add(&m->params, name, dims, rows, cols, init);
     snprintf(name, sizeof name, "%s%s", prefix, bias);
@@ -208,10 +208,23 @@ static void gemm(bti_build *b, bti_ref a, int trans_a, bti_ref w, int trans_b, b
              0);
 }
 
+void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y) {
+    if (b->row_tile == 0) {
+        gemm(b, x, 0, w, 1, y, 0);
+        return;
+    }
+    bti_loop_begin(b->p);
+    for (int64_t at = 0; at < x.rows; at += b->row_tile) {
+        gemm(b, bti_rows(x, at, b->row_tile), 0, w, 1, bti_rows(y, at, b->row_tile), 0);
+        bti_loop_next(b->p);
+    }
+    bti_loop_end(b->p);
+}
+
 bti_tid bti_linear(bti_build *b, bti_ref x, bti_ref w, const char *name, int32_t layer,
                    bti_class cls) {
     bti_tid y = bti_activation_new(b, name, layer, cls, x.rows, w.rows);
-    gemm(b, x, 0, w, 1, bti_all(b->p, y), 0);
+    bti_linear_into(b, x, w, bti_all(b->p, y));
     return y;
 }
 
@@ -229,8 +242,7 @@ void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta) {
              &(bt_op_params){.bias_act = {.act = BT_ACT_NONE, .beta = beta}}, 0);
 }
 
-/* Parameters, tables and constants: tensors with fixed places, declared first and always alike. */
-static void declare_fixed(bti_build *b, const bti_places *places) {
+void bti_declare_parameters(bti_build *b, const bti_places *places) {
     bti_program *p = b->p;
     const bti_params *t = &b->m->params;
     for (int g = 0; g < 2; g++) {
@@ -243,69 +255,79 @@ static void declare_fixed(bti_build *b, const bti_places *places) {
             if (i == 0 && !g) b->weight0 = id;
         }
     }
+    b->positions = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
+                                    b->dtype, places->position_rows, b->m->cfg.d_model);
+}
+
+/* The integer tables of a micro-batch. */
+static void declare_tables(bti_build *b, const bti_places *places) {
     for (int side = 0; side < 2; side++)
         for (int k = 0; k < BTI_TABLE_COUNT; k++) {
             int64_t rows, cols;
             if (!table_exists(side, k)) continue;
             table_size(&b->step->shape, side, k, &rows, &cols);
-            b->table[side][k] = bti_tensor_fixed(p, "table", BTI_REGION_STAGING,
+            b->table[side][k] = bti_tensor_fixed(b->p, "table", BTI_REGION_STAGING,
                                                  places->staging.at[side][k], BT_I32, rows, cols);
         }
-    b->positions = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
-                                    b->dtype, places->position_rows, b->m->cfg.d_model);
 }
 
-/* One stack with its final norm. */
-typedef struct stack {
-    const bti_layer *layer;
-    bti_layer_saved *saved;
-    int32_t layers;
-    int decoder;
-    bti_tid x, stats; /* input and statistics of the final norm */
-} stack;
-
-static bti_tid stack_fwd(bti_build *b, stack *s, bti_tid x) {
-    for (int32_t i = 0; i < s->layers; i++) x = bti_layer_fwd(b, &s->layer[i], x, &s->saved[i]);
-    s->x = x;
-    if (!b->m->cfg.final_norm) return x;
-    return bti_norm_fwd(b, &b->m->final_norm[s->decoder], x, -1, BTI_CLASS_INPUT, &s->stats);
+/* Layers of a side: where they begin and how many. */
+static int32_t stack_of(const bti_model *m, int decoder, int32_t *first) {
+    int32_t encoder = (int32_t)m->cfg.encoder_layers;
+    *first = decoder ? encoder : 0;
+    return decoder ? m->layers - encoder : encoder;
 }
 
-static bti_tid stack_bwd(bti_build *b, stack *s, bti_tid dy) {
-    if (b->m->cfg.final_norm)
-        dy = bti_norm_bwd(b, &b->m->final_norm[s->decoder], dy, s->x, s->stats, 0, -1);
-    for (int32_t i = s->layers - 1; i >= 0; i--)
-        dy = bti_layer_bwd(b, &s->layer[i], dy, &s->saved[i]);
+bti_tid bti_stack_fwd(bti_build *b, int decoder, bti_tid x, bti_tid *norm_input,
+                      bti_tid *norm_stats) {
+    const bti_model *m = b->m;
+    int32_t first, n = stack_of(m, decoder, &first);
+    for (int32_t i = first; i < first + n; i++) x = bti_layer_fwd(b, &m->layer[i], x, &m->saved[i]);
+    *norm_input = x;
+    if (!m->cfg.final_norm) return x;
+    return bti_norm_fwd(b, &m->final_norm[decoder], x, -1, BTI_CLASS_INPUT, norm_stats);
+}
+
+/* The final norm of a side in forward: what its backward needs. */
+typedef struct final_norm {
+    bti_tid x, stats;
+} final_norm;
+
+static bti_tid stack_bwd(bti_build *b, int decoder, const final_norm *norm, bti_tid dy) {
+    const bti_model *m = b->m;
+    int32_t first, n = stack_of(m, decoder, &first);
+    if (m->cfg.final_norm)
+        dy = bti_norm_bwd(b, &m->final_norm[decoder], dy, norm->x, norm->stats, 0, -1);
+    for (int32_t i = first + n - 1; i >= first; i--)
+        dy = bti_layer_bwd(b, &m->layer[i], dy, &m->saved[i]);
     return dy;
 }
 
-static void backward(bti_build *b, stack *enc, stack *dec, bti_tid dhidden) {
+static void backward(bti_build *b, const final_norm norm[2], bti_tid dhidden) {
     b->dmemory = bti_activation_new(b, "d encoder output", -1, BTI_CLASS_NONE,
                                     b->step->shape.rows[0], b->m->cfg.d_model);
-    bti_tid dtarget = stack_bwd(b, dec, dhidden);
-    bti_embedding_bwd(b, 1, dtarget);
-    bti_embedding_bwd(b, 0, stack_bwd(b, enc, b->dmemory));
+    bti_embedding_bwd(b, 1, stack_bwd(b, 1, &norm[1], dhidden));
+    bti_embedding_bwd(b, 0, stack_bwd(b, 0, &norm[0], b->dmemory));
 }
 
 bt_status bti_model_emit_step(bti_program *p, const bti_step *step, const uint32_t *keep,
                               bti_train_program *out) {
     const bti_model *m = step->model;
-    int32_t n = (int32_t)m->cfg.encoder_layers;
     bti_build b = {.p = p,
                    .step = step,
                    .m = m,
                    .dtype = m->params.dtype,
                    .acc = bti_dtype_acc(m->params.dtype)};
-    bti_layer_saved *saved = m->saved;
-    stack enc = {.layer = m->layer, .saved = saved, .layers = n};
-    stack dec = {.layer = m->layer + n, .saved = saved + n, .layers = m->layers - n, .decoder = 1};
+    final_norm norm[2] = {{0, 0}, {0, 0}};
+    bti_tid loss = 0, dhidden = 0;
     bti_program_begin(p, keep, m->layers);
-    declare_fixed(&b, step->places);
-    memset(saved, 0, (size_t)m->layers * sizeof *saved);
-    b.memory = stack_fwd(&b, &enc, bti_embedding_fwd(&b, 0));
-    bti_tid hidden = stack_fwd(&b, &dec, bti_embedding_fwd(&b, 1)), loss = 0, dhidden = 0;
+    bti_declare_parameters(&b, step->places);
+    declare_tables(&b, step->places);
+    memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);
+    b.memory = bti_stack_fwd(&b, 0, bti_embedding_fwd(&b, 0), &norm[0].x, &norm[0].stats);
+    bti_tid hidden = bti_stack_fwd(&b, 1, bti_embedding_fwd(&b, 1), &norm[1].x, &norm[1].stats);
     bti_output(&b, hidden, &loss, &dhidden);
-    if (step->training) backward(&b, &enc, &dec, dhidden);
+    if (step->training) backward(&b, norm, dhidden);
     BT_TRY(bti_program_end(p));
     *out = (bti_train_program){.p = p, .loss = loss, .hidden = hidden};
     return BT_OK;

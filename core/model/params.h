@@ -7,6 +7,8 @@
 
 typedef enum bti_init { BTI_INIT_ZERO, BTI_INIT_ONE, BTI_INIT_XAVIER, BTI_INIT_EMBEDDING } bti_init;
 
+#define BTI_PARAM_NAME 112
+
 typedef struct bti_param {
     char name[72];      /* as in torch.nn.Transformer, plus src_embed, tgt_embed, generator */
     int64_t rows, cols; /* vectors: 1 x cols */

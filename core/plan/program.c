@@ -95,6 +95,10 @@ void bti_tensor_pin(bti_program *p, bti_tid id) {
     if (id > 0) p->tensor[id].pin = 1;
 }
 
+void bti_tensor_pin_always(bti_program *p, bti_tid id) {
+    if (id > 0) p->tensor[id].pin = 2;
+}
+
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id) { return id ? p->tensor[id].rows : 0; }
 int64_t bti_tensor_cols(const bti_program *p, bti_tid id) { return id ? p->tensor[id].cols : 0; }
 
@@ -246,8 +250,11 @@ bt_status bti_program_end(bti_program *p) {
             if (o->t[i].id) touch(&p->tensor[o->t[i].id], k);
         if (o->ws) touch(&p->tensor[o->ws], k);
     }
-    for (bti_tid i = 1; i <= p->tensors; i++)
-        if (p->tensor[i].pin && p->tensor[i].first >= 0) p->tensor[i].last = p->ops - 1;
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        bti_tensor *t = &p->tensor[i];
+        if (t->pin && t->first >= 0) t->last = p->ops - 1;
+        if (t->pin == 2) t->first = 0;
+    }
     return BT_OK;
 }
 

@@ -64,7 +64,7 @@ typedef struct bti_tensor {
     uint64_t address;    /* in the region; DYNAMIC: set by the layout */
     int32_t first, last; /* ops that touch it first and last; -1: none */
     int32_t producer;    /* op that wrote it first; -1 */
-    int32_t pin;         /* lives to the end of the program */
+    int32_t pin;         /* 1: lives to the end of the program; 2: all through it */
     bti_tid replay;      /* its current copy made again in backward */
 } bti_tensor;
 
@@ -116,6 +116,8 @@ bti_tid bti_tensor_fixed(bti_program *p, const char *name, bti_region region, ui
                          bt_dtype dtype, int64_t rows, int64_t cols);
 /* Keeps a tensor to the end of the program (it is downloaded afterwards). */
 void bti_tensor_pin(bti_program *p, bti_tid id);
+/* Keeps it all through the program, which is run more than once (caches). */
+void bti_tensor_pin_always(bti_program *p, bti_tid id);
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id);
 int64_t bti_tensor_cols(const bti_program *p, bti_tid id);
 

@@ -103,9 +103,12 @@ static size_t param_bytes(const bti_engine *e, int32_t param) {
     return (size_t)(p->rows * p->cols) * bti_dtype_size(e->model->params.dtype);
 }
 
-bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, void *host) {
+bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                          int64_t count, void *host) {
+    size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
-    BT_TRY(e->dev->ops->download(e->dev, NULL, host, v.buf, v.off, param_bytes(e, param)));
+    BT_TRY(e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
+                                 (uint64_t)count * size));
     return e->dev->ops->sync(e->dev, NULL);
 }
 

@@ -65,8 +65,10 @@ bt_status bti_engine_init(bti_engine *e);
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out);
 
-/* Copies a parameter's part of a state region (weights, gradients, moments) to or from the host. */
-bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, void *host);
+/* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
+ * moments) to the host, or a whole one from it. */
+bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                          int64_t count, void *host);
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
 
 /* staging.c: fills the integer tables of sentences 0 .. n-1, whose places in the update begin at
