@@ -11,10 +11,6 @@
 
 #include "cpu/kernels.h"
 
-extern const btcpu_table btcpu_kernels_base;
-#ifdef BTCPU_HAVE_avx2
-extern const btcpu_table btcpu_kernels_avx2, btcpu_kernels_avx512;
-#endif
 const bt_driver *bt_module_driver(void);
 
 static bt_status host_fail(bt_status status, const char *fmt, va_list ap) {
@@ -221,19 +217,11 @@ static void optimiser(int64_t n) {
     report("sumsq", &q, 4.0 * (double)n);
 }
 
-static const btcpu_table *pick(const char *isa) {
-#ifdef BTCPU_HAVE_avx2
-    if (strcmp(isa, "avx2") == 0) return &btcpu_kernels_avx2;
-    if (strcmp(isa, "avx512") == 0) return &btcpu_kernels_avx512;
-#endif
-    return strcmp(isa, "base") == 0 ? &btcpu_kernels_base : btcpu_pick_table();
-}
-
 int main(int argc, char **argv) {
     const bt_host host = {BT_BACKEND_ABI, host_fail, host_log};
     const bt_open_options options = {argc > 2 ? atoi(argv[2]) : 0};
     need(bt_module_driver()->open(&host, 0, &options, &dev) == BT_OK, "open");
-    const btcpu_table *isa = pick(argc > 1 ? argv[1] : "");
+    const btcpu_table *isa = btcpu_pick_table(argc > 1 ? argv[1] : NULL);
     dev->op = isa->op;
     need(dev->ops->alloc(dev, (uint64_t)1 << 30, &memory) == BT_OK, "alloc");
     need(dev->ops->alloc(dev, (uint64_t)64 << 20, &scratch) == BT_OK, "alloc");
