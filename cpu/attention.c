@@ -429,27 +429,6 @@ static void copy_rows(const float *from, int64_t ld, int64_t n, int64_t d, float
     }
 }
 
-/* Asks for one head's part of some rows: lines that lie apart escape the processor's own foresight.
- */
-static void prefetch_rows(const float *from, int64_t ld, int64_t n, int64_t d) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < d; c += 16) __builtin_prefetch(from + i * ld + c, 0, 2);
-}
-
-/* The next head of a short sequence, while this one is computed. */
-static void prefetch_head(const bwd *a, const task *t) {
-    const int64_t at = t->head_col + t->d, q = t->query_row, k = t->key_row;
-    if (t->queries > 2 * BQ || t->keys > BK || (int32_t)t->head + 1 == t->p->heads) return;
-    prefetch_rows(a->q + q * a->q_ld + at, a->q_ld, t->queries, t->d);
-    prefetch_rows(a->go + q * a->go_ld + at, a->go_ld, t->queries, t->d);
-    prefetch_rows(a->o + q * a->o_ld + at, a->o_ld, t->queries, t->d);
-    prefetch_rows(a->dq + q * a->dq_ld + at, a->dq_ld, t->queries, t->d);
-    prefetch_rows(a->k + k * a->k_ld + at, a->k_ld, t->keys, t->d);
-    prefetch_rows(a->v + k * a->v_ld + at, a->v_ld, t->keys, t->d);
-    prefetch_rows(a->dk + k * a->dk_ld + at, a->dk_ld, t->keys, t->d);
-    prefetch_rows(a->dv + k * a->dv_ld + at, a->dv_ld, t->keys, t->d);
-}
-
 /* What the keys of all tiles need of these queries. A lane without a query, or whose query sees no
  * key, gets log-sum-exp +infinity: all its probabilities are 0. */
 static void load_queries(const bwd *a, const task *t, int64_t q0, int64_t n, const bwd_tile *w) {
@@ -562,7 +541,6 @@ bt_status BTCPU_FN(attn_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
         const task one = make_task(p, ps + i / p->heads * seq->ld, i % p->heads, cols);
         const bwd_tile w = bwd_tiles(ws + thread_index() * floats, one.d);
         const size_t bytes = (size_t)one.d * sizeof(float);
-        prefetch_head(&a, &one);
         for (int64_t j = one.key_row; j < one.key_row + one.keys; j++) {
             memset(a.dk + j * a.dk_ld + one.head_col, 0, bytes);
             memset(a.dv + j * a.dv_ld + one.head_col, 0, bytes);
