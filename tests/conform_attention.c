@@ -187,10 +187,12 @@ static void masked_row(void) {
     cf_reset();
 }
 
+static int too_long(const setup *s) { return cf_is_half() && s->length[0][0] > 500; }
+
 void case_attn_fwd(void) {
     cf_call c;
     for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++)
-        for (int lse = 0; lse < 2; lse++) {
+        for (int lse = 0; lse < 2 && !too_long(&setups[i]); lse++) {
             forward(&c, &setups[i], lse);
             cf_check(&c);
             cf_reset();
@@ -204,5 +206,6 @@ void case_attn_fwd(void) {
 }
 
 void case_attn_bwd(void) {
-    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) backward(&setups[i]);
+    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++)
+        if (!too_long(&setups[i])) backward(&setups[i]);
 }
