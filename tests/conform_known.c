@@ -98,6 +98,38 @@ static void norm(void) {
     expect("residual with norm", answer(&c, BT_ADD_NORM_FWD_Y), want, 4);
 }
 
+/* relu's gradient passes where y > 0; beta 1 adds column sums to what is there. */
+static void bias_gradient(void) {
+    static const double dy[6] = {1, 2, 3, 4, 5, 6}, y[6] = {1, 0, 2, 0, 0, 3},
+                        old[3] = {10, 20, 30}, dx[6] = {1, 0, 3, 0, 0, 6}, dbias[3] = {11, 20, 39};
+    cf_call c;
+    cf_begin(&c, BT_OP_BIAS_ACT_BWD, "known");
+    c.p.bias_act = (bt_bias_act_params){.act = BT_ACT_RELU, .beta = 1};
+    set(&c, BT_BIAS_ACT_BWD_DY, 2, 3, dy);
+    set(&c, BT_BIAS_ACT_BWD_Y, 2, 3, y);
+    cf_add(&c, BT_BIAS_ACT_BWD_DX, 2, 3);
+    set(&c, BT_BIAS_ACT_BWD_DBIAS, 1, 3, old);
+    expect("relu's gradient", answer(&c, BT_BIAS_ACT_BWD_DX), dx, 6);
+    expect("gradient of the bias", answer(&c, BT_BIAS_ACT_BWD_DBIAS), dbias, 3);
+}
+
+static void rows_by_index(void) {
+    static const double x[6] = {1, 2, 3, 4, 5, 6}, index[4] = {2, 0, 2, 1},
+                        want[8] = {5, 6, 1, 2, 5, 6, 3, 4};
+    cf_call c;
+    cf_begin(&c, BT_OP_GATHER, "known");
+    set(&c, BT_GATHER_X, 3, 2, x);
+    set(&c, BT_GATHER_INDEX, 4, 1, index);
+    cf_add(&c, BT_GATHER_Y, 4, 2);
+    expect("gather", answer(&c, BT_GATHER_Y), want, 8);
+    cf_begin(&c, BT_OP_AXPBY, "known");
+    c.p.axpby = (bt_axpby_params){2, -1};
+    set(&c, BT_AXPBY_X, 3, 2, x);
+    set(&c, BT_AXPBY_Y, 3, 2, want);
+    static const double sum[6] = {-3, -2, 5, 6, 5, 6};
+    expect("axpby", answer(&c, BT_AXPBY_Y), sum, 6);
+}
+
 static void embedding(void) {
     static const double table[4] = {1, 2, 3, 4}, pos[4] = {0, 0.5, -1, 0}, ids[2] = {1, 0},
                         rowpos[4] = {0, 0, 0, 1}, want[4] = {6, 8.5, 1, 4};
@@ -204,22 +236,25 @@ static void attention_masks(void) {
 /* ---- decoding and optimiser ---------------------------------------------------------------------
  */
 
-/* Of probabilities 1/2, 1/8, 1/8, 1/4 the best two without symbol 0 are 3 and, by its id, 1. */
+/* Of probabilities 1/2, 1/8, 1/8, 1/4 without symbol 0: 3, then 1 and 2 by their ids, then nothing.
+ */
 static void best_symbols(void) {
     static const double z[4] = {2.07944154167984, 0.693147180559945, 0.693147180559945,
                                 1.38629436111989},
-                        value[2] = {-1.38629436111989, -2.07944154167984};
+                        value[3] = {-1.38629436111989, -2.07944154167984, -2.07944154167984},
+                        want[4] = {3, 1, 2, -1};
     cf_call c;
     cf_begin(&c, BT_OP_TOPK, "known");
     c.p.topk = (bt_topk_params){{0, -1, -1, -1}};
     set(&c, BT_TOPK_LOGITS, 1, 4, z);
     for (int k = 0; k < 4; k++)
         c.t[BT_TOPK_LOGITS].x[k] = cf_round(&c, BT_TOPK_LOGITS, c.t[BT_TOPK_LOGITS].x[k]);
-    cf_add(&c, BT_TOPK_VALUE, 1, 2);
-    cf_add(&c, BT_TOPK_ID, 1, 2);
-    expect("top-k", answer(&c, BT_TOPK_VALUE), value, 2);
-    const double *id = answer(&c, BT_TOPK_ID);
-    ck_assert_msg(id[0] == 3 && id[1] == 1, "top-k gives ids %g, %g", id[0], id[1]);
+    cf_add(&c, BT_TOPK_VALUE, 1, 4);
+    cf_add(&c, BT_TOPK_ID, 1, 4);
+    const double *got = answer(&c, BT_TOPK_VALUE), *id = answer(&c, BT_TOPK_ID);
+    expect("top-k", got, value, 3);
+    ck_assert_msg(got[3] == -INFINITY, "top-k fills a place that has no symbol");
+    for (int k = 0; k < 4; k++) ck_assert_msg(id[k] == want[k], "top-k: id %d is %g", k, id[k]);
 }
 
 /* First steps from m = v = 0 move by lr, whatever the gradient's size. */
@@ -252,6 +287,8 @@ void known_answers(void) {
     for (int how = 0; how < 16; how++) gemm_by_loop(how);
     activations();
     norm();
+    bias_gradient();
+    rows_by_index();
     embedding();
     attention(0);
     attention(1);
