@@ -144,10 +144,10 @@ bt_status bt_plan_text(const bt_plan *plan, char **text) {
     bti_corpus_target(s->corpus, c->longest, &target);
     bti_text_add(&out, "\n  least needed   %s\n", a);
     bti_text_add(&out, "  parameters     %lld\n", (long long)s->model->params.elements);
-    fprintf(out.f,
-            "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
-            (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es",
-            (long long)p->caps.rows[0], (long long)p->caps.rows[1]);
+    bti_text_add(
+        &out, "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
+        (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", (long long)p->caps.rows[0],
+        (long long)p->caps.rows[1]);
     bti_text_add(&out, "  recomputed     %d of %d layers; output layer in chunks of %lld rows\n",
                  p->recompute_layers, s->model->layers, (long long)p->logit_rows);
     bti_text_add(&out, "  longest pair   line %lld: %lld source and %lld target tokens\n",
