@@ -351,7 +351,8 @@ static bt_status cpu_open(const bt_host *host, int index, const bt_open_options 
     d->base.driver = &cpu_driver;
     d->base.host = host;
     d->base.ops = &cpu_ops;
-    d->base.op = btcpu_pick_table()->op;
+    /* For tests of what other processors would run. */
+    d->base.op = btcpu_pick_table(getenv("BANTAM_CPU_ISA"))->op;
     btcpu_cpu_name(info->name, sizeof info->name);
     snprintf(info->backend, sizeof info->backend, "cpu");
     info->total_bytes = btcpu_total_memory();

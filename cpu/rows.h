@@ -35,7 +35,10 @@ static inline void btcpu_drop_chunk(const btcpu_drop *d, int64_t row, int64_t co
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = w[i] >= threshold ? x[i] * scale : 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        float kept = x[i] * scale; /* read in any case, or SSE2 gets a branch */
+        y[i] = w[i] >= threshold ? kept : 0.0f;
+    }
 }
 
 /* ---- column sums ----------------------------------------------------------------------------- */

@@ -35,6 +35,31 @@ static bt_status make_tokenizer(const bti_run_config *c, int side) {
     return status;
 }
 
+/* What was left out or cut, and how much the tokenisers do not know. */
+static void say_text(const bti_session *s) {
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    const int64_t unknown[] = {c->source_unknown, c->target_unknown};
+    const int64_t ids[] = {c->source_ids, c->target_ids};
+    static const char *const side[] = {"source", "target"};
+    if (c->empty > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs skipped (empty side), first at line %lld",
+                (long long)c->empty, (long long)c->first_empty_line);
+    if (c->overlong > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs longer than data.max_length %lld %s, first at line %lld",
+                (long long)c->overlong, (long long)s->cfg->data.max_length,
+                s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
+                (long long)c->first_overlong_line);
+    for (int i = 0; i < 2; i++) {
+        double share = ids[i] > 0 ? 100.0 * (double)unknown[i] / (double)ids[i] : 0;
+        if (unknown[i] > 0)
+            bti_log(share >= 1 ? BT_LOG_WARN : BT_LOG_INFO,
+                    "%.2f %% of %s tokens are unknown to the tokeniser", share, side[i]);
+    }
+    bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
+            (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
+            (long long)c->target_ids);
+}
+
 static bt_status open_text(bti_session *s) {
     const bti_run_config *c = s->cfg;
     for (int side = 0; side < (c->shared ? 1 : 2); side++) {
@@ -47,6 +72,7 @@ static bt_status open_text(bti_session *s) {
     if (bti_corpus_count(s->corpus) == 0)
         return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
                         c->data.train_source.path[0], c->data.train_target.path[0]);
+    say_text(s);
     return bti_batcher_new(s->corpus, c->training.batch, c->training.batch_unit, c->training.seed,
                            &s->batcher);
 }
