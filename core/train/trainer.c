@@ -243,7 +243,7 @@ static bt_status run(trainer *t) {
     BT_TRY(save(t));
     BT_TRY(save_model(t));
     if (t->done < t->s->last_update)
-        return bti_fail(BT_ESTOPPED, "stopped after update %lld; --resume goes on",
+        return bti_fail(BT_ESTOPPED, "update %lld is done and saved; --resume goes on",
                         (long long)t->done);
     return BT_OK;
 }
@@ -317,12 +317,13 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_session_options so = {.device = options->device,
                               .memory = options->memory,
                               .threads = options->threads,
-                              .updates = options->updates};
+                              .updates = options->updates,
+                              .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
-        status = bti_fail(BT_ESTOPPED, "stopped before update 1; nothing is written");
+        status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     if (status == BT_OK) status = begin(&t);
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
