@@ -1,10 +1,11 @@
 /* bt_train: a run from its first update, or from its newest checkpoint, to its end. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/base/files.h"
 #include "core/base/status.h"
@@ -27,6 +28,7 @@ typedef struct trainer {
     int64_t done;           /* updates done */
     int64_t saved;          /* update of the newest checkpoint; -1: none */
     int64_t skipped, skipped_in_row;
+    uint64_t peak; /* bytes */
     double rate; /* target tokens a second, smoothed */
     double seconds_per_update;
 } trainer;
@@ -37,11 +39,28 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static uint64_t peak_bytes(const trainer *t) {
-    struct rusage r;
-    if (!t->s->dev->info.host_memory || getrusage(RUSAGE_SELF, &r) != 0)
-        return t->engine->arena.total + t->s->dev->info.runtime_bytes;
-    return (uint64_t)r.ru_maxrss * 1024;
+/* Resident bytes of this process that no file backs, the measure of the plan. The kernel's own peak
+ * (ru_maxrss) is another: it counts mapped files, the work before update 1 and even what the
+ * program that started this one had. */
+static uint64_t resident_bytes(void) {
+    unsigned long long resident = 0, shared = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    if (sscanf(text, "%*u %llu %llu", &resident, &shared) != 2 || shared > resident) return 0;
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Most bytes in use after any update so far: an update takes nothing that it gives back. */
+static uint64_t peak_bytes(trainer *t) {
+    const bt_dev_info *info = &t->s->dev->info;
+    uint64_t bytes = info->host_memory ? resident_bytes() : 0;
+    if (bytes == 0) bytes = t->engine->arena.total + info->runtime_bytes;
+    if (bytes > t->peak) t->peak = bytes;
+    return t->peak;
 }
 
 /* ---- checkpoints -------------------------------------------------------------------------------
