@@ -91,7 +91,7 @@ static bt_status save(trainer *t) {
     if (status == BT_OK) {
         t->saved = t->done;
         report(t, &(bt_progress){.kind = BT_PROGRESS_CHECKPOINT, .update = t->done, .path = path});
-        status = bti_checkpoint_prune(t->cfg->output, t->cfg->checkpoint.keep);
+        status = bti_checkpoint_prune(t->cfg->output, t->done, t->cfg->checkpoint.keep);
     }
     bti_free(path);
     return status;
