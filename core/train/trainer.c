@@ -144,23 +144,29 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
     return BT_OK;
 }
 
+/* A run that is there already is not written over: known before any text is read. */
+static bt_status check_output(const trainer *t) {
+    int64_t update;
+    if (t->options->resume) return BT_OK;
+    BT_TRY(bti_checkpoint_last(t->cfg->output, &update));
+    if (update < 0) return BT_OK;
+    return bti_fail(BT_EUSAGE,
+                    "%s holds checkpoints of a run, up to update %lld: use --resume to go on with "
+                    "it, or another output",
+                    t->cfg->output, (long long)update);
+}
+
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
     t->saved = -1;
-    BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
+    if (t->options->resume) BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
     if (c == NULL) {
         if (t->options->resume)
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
         return bti_engine_init(t->engine);
     }
-    bt_status status = BT_OK;
-    if (!t->options->resume)
-        status = bti_fail(BT_EUSAGE,
-                          "%s holds checkpoints of a run: use --resume to go on with it, or "
-                          "another output",
-                          t->cfg->output);
-    if (status == BT_OK) status = check_resume(t, c);
+    bt_status status = check_resume(t, c);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
@@ -339,6 +345,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .updates = options->updates,
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
+    if (status == BT_OK) status = check_output(&t);
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
