@@ -10,10 +10,10 @@
 /* What a process left. Texts are the kit's. */
 typedef struct program {
     pid_t pid;
-    const char *dir;      /* where its output lies */
-    int status;           /* exit status; -n when signal n ended it */
+    const char *dir; /* where its output lies */
+    int status;      /* exit status; -n when signal n ended it */
     const char *out, *err;
-    int64_t peak;         /* most resident bytes */
+    int64_t peak; /* most resident bytes */
 } program;
 
 /* How it is run, beside its words. All zero: no input, this process's environment, no limits. */
@@ -29,7 +29,8 @@ program program_start(const program_how *how, const char *const *words);
 void program_wait(program *p);
 program program_run(const program_how *how, const char *const *words);
 #define bantam(...) program_run(&(program_how){0}, (const char *const[]){__VA_ARGS__, NULL})
-#define bantam_how(how, ...) program_run(&(program_how)how, (const char *const[]){__VA_ARGS__, NULL})
+#define bantam_how(how, ...) \
+    program_run(&(program_how)how, (const char *const[]){__VA_ARGS__, NULL})
 /* Stderr so far of one that runs. */
 const char *program_err(const program *p);
 /* Sleeps until the running program's stderr holds `part`; fails the test when it ends first. */
