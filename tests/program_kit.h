@@ -60,8 +60,8 @@ typedef struct small_run {
 small_run small_run_new(int lines);
 small_run small_run_with(const char *source, const char *target);
 /* Path of a file in the run's folder or output. */
-#define in_dir(r, name) kit_str("%s/%s", (r).dir, name)
-#define in_out(r, name) kit_str("%s/%s", (r).out, name)
+const char *in_dir(small_run r, const char *name);
+const char *in_out(small_run r, const char *name);
 /* `bantam train` of it on one thread, with more words. */
 #define train(r, ...) bantam("train", (r).yaml, "--threads", "1", "--device", "cpu", __VA_ARGS__)
 /* The folder of a model that has learned the toy languages; made once a suite. */
