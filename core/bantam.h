@@ -144,7 +144,7 @@ BT_API bt_status bt_train(const bt_run *run, const bt_train_options *options);
 
 typedef struct bt_translate_options {
     const char *device, *memory;
-    int beam;              /* >= 1 */
+    int beam;              /* 1 .. 1024 */
     double length_penalty; /* score = log-probability / length^penalty; 0: none */
     int64_t max_length;    /* symbols of a translation; 0: twice the source's length and 10 more, at
                               most the run's data.max_length */

@@ -17,6 +17,7 @@
 #include "core/train/session.h"
 
 #define DEFAULT_BATCH 64
+#define MAX_BEAM 1024 /* as validation.beam */
 /* Tokens a sentence that room is planned for, beside one of full length. */
 #define PLANNED_SOURCE 64
 #define PLANNED_TARGET 48
@@ -248,8 +249,11 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
 
 bt_status bt_translator_open(const char *model, const bt_translate_options *options,
                              bt_translator **out) {
-    if (options->beam < 1 || options->batch < 0 || options->max_length < 0)
-        return bti_fail(BT_EUSAGE, "beam must be at least 1, batch and max_length at least 0");
+    if (options->beam < 1 || options->beam > MAX_BEAM)
+        return bti_fail(BT_EUSAGE, "beam: %d is not a whole number from 1 to %d", options->beam,
+                        MAX_BEAM);
+    if (options->batch < 0 || options->max_length < 0)
+        return bti_fail(BT_EUSAGE, "batch and max_length must be at least 0");
     bt_translator *t = bti_alloc(1, sizeof *t);
     if (t == NULL) return BT_ENOMEM;
     t->options = *options;
