@@ -63,6 +63,11 @@ static const bt_driver *find_registered(const char *name) {
     return found;
 }
 
+int bti_backend_for_tests(const char *name) {
+    const entry *e = find(name);
+    return e == NULL || e->builtin != NULL;
+}
+
 const bt_planning *bti_backend_planning(const char *name) {
     const entry *e = find(name);
     if (e != NULL) return e->planning;

@@ -7,6 +7,9 @@
 /* Names in order of preference for `auto`; NULL-terminated. */
 const char *const *bti_backend_names(void);
 
+/* Is it for tests only (ref, null)? Then `auto` never takes it. */
+int bti_backend_for_tests(const char *name);
+
 /* The planning half of a backend by name, module or not; NULL when unknown. */
 const bt_planning *bti_backend_planning(const char *name);
 

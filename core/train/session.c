@@ -1,5 +1,6 @@
 #include "core/train/session.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "backends/registry.h"
@@ -161,17 +162,24 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
     if (device != NULL && strcmp(device, "auto") != 0)
         return bti_device_open(device, &options, out);
     const char *const *name = bti_backend_names();
+    char last[512] = "there is no backend";
     for (; *name != NULL; name++) {
         const bt_driver *driver;
         int count = 0;
         char reason[256] = "";
-        if (bti_backend_driver(*name, &driver) != BT_OK) continue;
-        if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1)
+        if (bti_backend_for_tests(*name)) continue;
+        if (bti_backend_driver(*name, &driver) != BT_OK) {
+            snprintf(last, sizeof last, "%s", bt_last_error());
             continue;
+        }
+        if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1) {
+            snprintf(last, sizeof last, "%s: %s", *name, reason);
+            continue;
+        }
         if (bti_device_open(*name, &options, out) == BT_OK) return BT_OK;
         bti_log(BT_LOG_WARN, "%s cannot be used: %s", *name, bt_last_error());
     }
-    return bti_fail(BT_EDEVICE, "no device can be used; `bantam devices` tells why");
+    return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", last);
 }
 
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
