@@ -11,7 +11,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     bt_run *config = NULL;
     bt_plan *plan = NULL;
     const cli_option options[] = {
-        {"device", CLI_TEXT, &device, "NAME", "auto, cpu, cuda:0, or one that is not here: k80", 0},
+        {"device", CLI_TEXT, &device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
         {"memory", CLI_TEXT, &memory, "SIZE", "instead of memory.limit: 11GiB, 8000MB, auto", 0},
         {"set", CLI_LIST, &sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0},
         {"json", CLI_FLAG, &json, NULL, "as JSON", 0},

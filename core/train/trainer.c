@@ -29,6 +29,7 @@ typedef struct trainer {
     int64_t saved;          /* update of the newest checkpoint; -1: none */
     int64_t skipped, skipped_in_row;
     uint64_t peak; /* bytes */
+    int computes;  /* the first update was looked at */
     double rate;   /* target tokens a second, smoothed */
     double seconds_per_update;
 } trainer;
@@ -291,6 +292,11 @@ static bt_status update(trainer *t) {
     bti_update_result r;
     BT_TRY(bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r));
     t->done++;
+    if (!t->computes && r.rows[1] > 0 && r.loss == 0 && r.grad_norm == 0)
+        bti_log(BT_LOG_WARN,
+                "loss and gradient are exactly 0: nothing is learned; does the device (%s) compute?",
+                t->s->dev->info.name);
+    t->computes = 1;
     BT_TRY(tell(t, &r, epoch, lr, now() - start));
     return after_skip(t, &r);
 }
