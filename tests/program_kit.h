@@ -29,8 +29,7 @@ program program_start(const program_how *how, const char *const *words);
 void program_wait(program *p);
 program program_run(const program_how *how, const char *const *words);
 #define bantam(...) program_run(&(program_how){0}, (const char *const[]){__VA_ARGS__, NULL})
-#define bantam_how(how, ...) \
-    program_run(&(program_how)how, (const char *const[]){__VA_ARGS__, NULL})
+#define bantam_how(how, ...) program_run(&how, (const char *const[]){__VA_ARGS__, NULL})
 /* Stderr so far of one that runs. */
 const char *program_err(const program *p);
 /* Sleeps until the running program's stderr holds `part`; fails the test when it ends first. */

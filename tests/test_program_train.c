@@ -165,8 +165,8 @@ END_TEST
 START_TEST(disk_full) {
     small_run r = small_run_new(60);
     check_status(train(r, "--updates", "2"), 0);
-    program p = bantam_how({.file_limit = 290000}, "train", r.yaml, "--resume", "--threads", "1",
-                           "--updates", "3");
+    program p = bantam_how((program_how){.file_limit = 290000}, "train", r.yaml, "--resume",
+                           "--threads", "1", "--updates", "3");
     check_status(p, 1);
     check_has(p.err, "checkpoint-0000000003.safetensors");
     check_has(p.err, "too large");

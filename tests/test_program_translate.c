@@ -263,12 +263,14 @@ START_TEST(wrong_files) {
     check_has(p.err, kit_str("%s/out", in));
     check_refused(translate(model, "--input", in, "--output", in), "same file");
     ck_assert_str_eq(file_text(in), "ba\n");
-    p = bantam_how({.file_limit = 4096}, "translate", model, "--threads", "1", "--beam", "1",
-                   "--input", text_file(mixed(0)), "--output", kit_str("%s/full", kit_tmpdir()));
+    p = bantam_how((program_how){.file_limit = 4096}, "translate", model, "--threads", "1",
+                   "--beam", "1", "--input", text_file(mixed(0)), "--output",
+                   kit_str("%s/full", kit_tmpdir()));
     check_status(p, 0);
     char *many = toy_text(2000, 0);
-    p = bantam_how({.file_limit = 4096}, "translate", model, "--threads", "1", "--beam", "1",
-                   "--input", text_file(many), "--output", kit_str("%s/full", kit_tmpdir()));
+    p = bantam_how((program_how){.file_limit = 4096}, "translate", model, "--threads", "1",
+                   "--beam", "1", "--input", text_file(many), "--output",
+                   kit_str("%s/full", kit_tmpdir()));
     free(many);
     check_status(p, 1);
     check_has(p.err, "cannot be written");

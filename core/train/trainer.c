@@ -293,9 +293,10 @@ static bt_status update(trainer *t) {
     BT_TRY(bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r));
     t->done++;
     if (!t->computes && r.rows[1] > 0 && r.loss == 0 && r.grad_norm == 0)
-        bti_log(BT_LOG_WARN,
-                "loss and gradient are exactly 0: nothing is learned; does the device (%s) compute?",
-                t->s->dev->info.name);
+        bti_log(
+            BT_LOG_WARN,
+            "loss and gradient are exactly 0: nothing is learned; does the device (%s) compute?",
+            t->s->dev->info.name);
     t->computes = 1;
     BT_TRY(tell(t, &r, epoch, lr, now() - start));
     return after_skip(t, &r);
