@@ -5,7 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { KEYS = 64 }; /* keys (or queries) handled at a time */
+enum {
+    KEYS = 64, /* keys whose dropout factors are made at a time */
+    TILE = 16  /* keys whose gradients are summed at a time */
+};
 
 /* One sequence and one head. */
 typedef struct seq_head {
@@ -94,34 +97,34 @@ static double score(const seq_head *h, int64_t i, int64_t j) {
 /* ---- forward ----------------------------------------------------------------------------------
  */
 
-/* log-sum-exp of the scores of query i; -infinity without a key. */
-static double row_lse(const seq_head *h, int64_t i) {
-    double most = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < visible(h, i); j++) {
-        double s = score(h, i, j);
-        if (s > most) {
-            sum *= exp(most - s);
-            most = s;
-        }
-        sum += s == most ? 1 : exp(s - most);
-    }
-    return most + log(sum);
-}
-
+/* Online softmax of query i: `most` is the largest score so far, `mass` the sum of exp(s - most),
+ * `sum` that of drop(exp(s - most)) v. Wide heads are done in blocks of columns. */
 static void fwd_query(const seq_head *h, const btref_mat *o, const btref_mat *lse, int64_t i) {
     int64_t keys = visible(h, i), row = h->query_row + i;
-    double l = keys > 0 ? row_lse(h, i) : -INFINITY, f[KEYS];
-    if (lse->p != NULL) btref_put(&l, lse, row, h->head, 1);
+    double most = -INFINITY, mass = 0, f[KEYS];
     for (int64_t at = 0; at < h->width; at += BTREF_BLOCK) {
         double sum[BTREF_BLOCK] = {0};
         int64_t n = btref_min(BTREF_BLOCK, h->width - at);
+        most = -INFINITY;
+        mass = 0;
         for (int64_t j = 0; j < keys; j++) {
             if (j % KEYS == 0) factors(f, h, i, j, btref_min(KEYS, keys - j));
-            double w = f[j % KEYS] == 0 ? 0 : f[j % KEYS] * exp(score(h, i, j) - l);
-            add_row(sum, w, h, &h->v, key_row(h, j), at, n);
+            double s = score(h, i, j);
+            if (s > most) {
+                double shrink = exp(most - s);
+                for (int64_t k = 0; k < n; k++) sum[k] *= shrink;
+                mass *= shrink;
+                most = s;
+            }
+            double p = exp(s - most);
+            mass += p;
+            if (f[j % KEYS] != 0) add_row(sum, f[j % KEYS] * p, h, &h->v, key_row(h, j), at, n);
         }
+        for (int64_t k = 0; k < n && keys > 0; k++) sum[k] /= mass;
         btref_put(sum, o, row, h->col + at, n);
     }
+    double l = keys > 0 ? most + log(mass) : -INFINITY;
+    if (lse->p != NULL) btref_put(&l, lse, row, h->head, 1);
 }
 
 bt_status btref_attn_fwd(const btref_args *a) {
@@ -150,20 +153,30 @@ typedef struct bwd_mats {
     btref_mat o, lse, d_o, dq, dk, dv;
 } bwd_mats;
 
-/* Of the pair (i, j): P_ij and dS_ij = P_ij (f dP_ij - delta_i); returns f P_ij. */
-static double pair(const seq_head *h, const bwd_mats *m, int64_t i, int64_t j, double factor,
+/* What the backward pass needs of one query. */
+typedef struct query {
+    int64_t i, row;
+    double lse, delta; /* delta = do . o */
+} query;
+
+static query get_query(const seq_head *h, const bwd_mats *m, int64_t i) {
+    query q = {i, h->query_row + i, 0, 0};
+    btref_get(&q.lse, &m->lse, q.row, h->head, 1);
+    q.delta = dot(h, &m->d_o, q.row, &m->o, q.row);
+    return q;
+}
+
+/* P of the pair (query, key j); *ds = P (factor dP - delta). */
+static double pair(const seq_head *h, const bwd_mats *m, const query *q, int64_t j, double factor,
                    double *ds) {
-    double l, row_i = 0;
-    int64_t row = h->query_row + i;
-    btref_get(&l, &m->lse, row, h->head, 1);
-    double p = exp(score(h, i, j) - l);
-    row_i = dot(h, &m->d_o, row, &m->o, row);
-    double dp = factor == 0 ? 0 : factor * dot(h, &m->d_o, row, &h->v, key_row(h, j));
-    *ds = p * (dp - row_i);
-    return factor * p;
+    double p = exp(score(h, q->i, j) - q->lse);
+    double dp = factor == 0 ? 0 : factor * dot(h, &m->d_o, q->row, &h->v, key_row(h, j));
+    *ds = p * (dp - q->delta);
+    return p;
 }
 
 static void bwd_query(const seq_head *h, const bwd_mats *m, int64_t i) {
+    query q = get_query(h, m, i);
     int64_t keys = visible(h, i);
     double f[KEYS], ds;
     for (int64_t at = 0; at < h->width; at += BTREF_BLOCK) {
@@ -171,27 +184,40 @@ static void bwd_query(const seq_head *h, const bwd_mats *m, int64_t i) {
         int64_t n = btref_min(BTREF_BLOCK, h->width - at);
         for (int64_t j = 0; j < keys; j++) {
             if (j % KEYS == 0) factors(f, h, i, j, btref_min(KEYS, keys - j));
-            pair(h, m, i, j, f[j % KEYS], &ds);
+            pair(h, m, &q, j, f[j % KEYS], &ds);
             add_row(sum, h->p->scale * ds, h, &h->k, key_row(h, j), at, n);
         }
-        btref_put(sum, &m->dq, h->query_row + i, h->col + at, n);
+        btref_put(sum, &m->dq, q.row, h->col + at, n);
     }
 }
 
-static void bwd_key(const seq_head *h, const bwd_mats *m, int64_t j) {
-    for (int64_t at = 0; at < h->width; at += BTREF_BLOCK) {
-        double dk[BTREF_BLOCK] = {0}, dv[BTREF_BLOCK] = {0}, f, ds;
-        int64_t n = btref_min(BTREF_BLOCK, h->width - at);
-        for (int64_t i = 0; i < h->query_count; i++) {
-            if (j >= visible(h, i)) continue;
-            factors(&f, h, i, j, 1);
-            double w = pair(h, m, i, j, f, &ds);
-            add_row(dk, h->p->scale * ds, h, &h->q, h->query_row + i, at, n);
-            add_row(dv, w, h, &m->d_o, h->query_row + i, at, n);
+/* dk and dv of keys [j0, j0 + count), count <= TILE, columns [at, at + n) of the head. */
+static void bwd_keys(const seq_head *h, const bwd_mats *m, int64_t j0, int64_t count, int64_t at,
+                     int64_t n) {
+    double dk[TILE][BTREF_BLOCK] = {{0}}, dv[TILE][BTREF_BLOCK] = {{0}}, f[TILE], ds;
+    for (int64_t i = 0; i < h->query_count; i++) {
+        int64_t seen = btref_min(count, visible(h, i) - j0);
+        if (seen <= 0) continue;
+        query q = get_query(h, m, i);
+        factors(f, h, i, j0, seen);
+        for (int64_t j = 0; j < seen; j++) {
+            double p = pair(h, m, &q, j0 + j, f[j], &ds);
+            add_row(dk[j], h->p->scale * ds, h, &h->q, q.row, at, n);
+            if (f[j] != 0) add_row(dv[j], f[j] * p, h, &m->d_o, q.row, at, n);
         }
-        btref_put(dk, &m->dk, h->key_row + j, h->col + at, n);
-        btref_put(dv, &m->dv, h->key_row + j, h->col + at, n);
     }
+    for (int64_t j = 0; j < count; j++) {
+        btref_put(dk[j], &m->dk, h->key_row + j0 + j, h->col + at, n);
+        btref_put(dv[j], &m->dv, h->key_row + j0 + j, h->col + at, n);
+    }
+}
+
+static void bwd_head(const seq_head *h, const bwd_mats *m) {
+    for (int64_t i = 0; i < h->query_count; i++) bwd_query(h, m, i);
+    for (int64_t j = 0; j < h->key_count; j += TILE)
+        for (int64_t at = 0; at < h->width; at += BTREF_BLOCK)
+            bwd_keys(h, m, j, btref_min(TILE, h->key_count - j), at,
+                     btref_min(BTREF_BLOCK, h->width - at));
 }
 
 bt_status btref_attn_bwd(const btref_args *a) {
@@ -209,8 +235,7 @@ bt_status btref_attn_bwd(const btref_args *a) {
         for (int32_t head = 0; head < h.p->heads; head++) {
             h.head = (uint32_t)head;
             h.col = head * h.width;
-            for (int64_t i = 0; i < h.query_count; i++) bwd_query(&h, &m, i);
-            for (int64_t j = 0; j < h.key_count; j++) bwd_key(&h, &m, j);
+            bwd_head(&h, &m);
         }
     }
     return BT_OK;

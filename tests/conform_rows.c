@@ -173,6 +173,7 @@ static void add_norm_fwd_call(cf_call *c, int64_t rows, int64_t cols, int option
     if (dropped) cf_rowpos(c, BT_ADD_NORM_FWD_ROWPOS, rows);
     cf_add(c, BT_ADD_NORM_FWD_R, rows, cols);
     cf_bound(c, BT_ADD_NORM_FWD_R, 0, 4);
+    c->t[BT_ADD_NORM_FWD_R].mid = 2; /* composed: a branch is rounded before it is added */
     if (!norm) return;
     cf_add(c, BT_ADD_NORM_FWD_GAMMA, 1, cols);
     cf_add(c, BT_ADD_NORM_FWD_BETA, 1, cols);
