@@ -2,6 +2,8 @@
 #ifndef BANTAM_TESTS_MODEL_KIT_H
 #define BANTAM_TESTS_MODEL_KIT_H
 
+#include <check.h>
+
 #include "core/train/engine.h"
 
 typedef struct mk_setup {

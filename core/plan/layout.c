@@ -35,12 +35,13 @@ static int whole(const bti_program *p, const bti_ref *r) {
 }
 
 /* Output operand `out` of op k may take the storage of input `in`: both whole, equal bytes, the
- * input dies here and appears nowhere else in the op, the output begins here. */
+ * input dies here (a pinned one is wanted afterwards) and appears nowhere else in the op, the output
+ * begins here. */
 static int may_alias(const bti_program *p, int32_t k, int out, int in) {
     const bti_op_record *o = &p->op[k];
     if (o->t[in].id == 0 || !whole(p, &o->t[in]) || !whole(p, &o->t[out])) return 0;
     const bti_tensor *x = &p->tensor[o->t[in].id], *y = &p->tensor[o->t[out].id];
-    if (!has_place(x) || x->last != k || y->first != k || x->bytes != y->bytes) return 0;
+    if (!has_place(x) || x->pin || x->last != k || y->first != k || x->bytes != y->bytes) return 0;
     for (int i = 0; i < bti_op_info(o->op)->operands; i++)
         if (i != in && o->t[i].id == o->t[in].id) return 0;
     return 1;
