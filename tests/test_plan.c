@@ -202,9 +202,8 @@ START_TEST(heaps) {
         check_places(x.p, l.bytes, heap, 0);
         double ratio = (double)l.bytes / (double)l.live;
         if (!(ratio <= worst)) worst = ratio;
-        kit_fails(bti_layout_make(x.p,
-                                  &(bti_layout_options){.alignment = 256, .heap = largest - 256},
-                                  &l),
+        kit_fails(bti_layout_make(
+                      x.p, &(bti_layout_options){.alignment = 256, .heap = largest - 256}, &l),
                   BT_EFIT, "more than the device gives");
         discard(&x);
     }
@@ -249,8 +248,8 @@ START_TEST(in_place) {
     for (int i = 0; i < 20; i++) {
         plain x = random_program("ref", 64);
         bti_layout with, without;
-        kit_ok(bti_layout_make(x.p, &(bti_layout_options){.alignment = 64, .no_alias = 1},
-                               &without));
+        kit_ok(
+            bti_layout_make(x.p, &(bti_layout_options){.alignment = 64, .no_alias = 1}, &without));
         kit_ok(bti_layout_make(x.p, &(bti_layout_options){.alignment = 64}, &with));
         ck_assert_uint_le(with.live, without.live);
         fewer += with.live < without.live;
@@ -273,8 +272,8 @@ START_TEST(pinned_is_kept) {
     bti_tid from[3] = {w, t[0], t[1]};
     for (int i = 0; i < 3; i++)
         bti_emit(p, BT_OP_BIAS_ACT_FWD,
-                 BTI_OPERANDS([BT_BIAS_ACT_FWD_X] = bti_all(p, from[i]),
-                              [BT_BIAS_ACT_FWD_Y] = bti_all(p, t[i])),
+                 BTI_OPERANDS([BT_BIAS_ACT_FWD_X] = bti_all(p, from[i]), [BT_BIAS_ACT_FWD_Y] =
+                                                                             bti_all(p, t[i])),
                  &(bt_op_params){.bias_act = {.act = BT_ACT_RELU}}, 0);
     bti_tensor_pin(p, t[1]);
     bti_tensor_pin(p, t[2]);
