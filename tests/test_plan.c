@@ -292,6 +292,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, smaller_shapes);
     tcase_add_test(tc, in_place);
     tcase_add_test(tc, pinned_is_kept);
+    tcase_set_timeout(tc, 0);
+    add_plan_budget(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("plan", add, argc, argv); }
