@@ -294,6 +294,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, pinned_is_kept);
     tcase_set_timeout(tc, 0);
     add_plan_budget(tc);
+    add_plan_run(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("plan", add, argc, argv); }
