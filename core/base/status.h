@@ -21,6 +21,10 @@
 /* Sets the last-error text of this thread (cut at 2 KiB) and returns `status`. */
 bt_status bti_fail(bt_status status, const char *fmt, ...) BTI_PRINTF(2, 3);
 bt_status bti_vfail(bt_status status, const char *fmt, va_list ap);
+#if defined(__clang_analyzer__) && !defined(__cplusplus)
+/* So that path analysis knows that a failure is no success. */
+#define bti_fail(status, ...) ((void)(bti_fail)(status, __VA_ARGS__), (status))
+#endif
 
 /* Puts "prefix: " before the last-error text, for context that only the caller knows. */
 bt_status bti_fail_prefix(bt_status status, const char *fmt, ...) BTI_PRINTF(2, 3);
