@@ -6,6 +6,7 @@
 #ifndef BANTAM_H
 #define BANTAM_H
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -53,6 +54,142 @@ BT_API void bt_set_log(bt_log_fn fn, void *user);
 
 /* Frees what a bt_ function returned as text. NULL is fine. */
 BT_API void bt_free(void *p);
+
+/* ---- Run files: what is learned, from what ----------------------------------------------------
+ */
+
+/* A run file with its overrides, checked. Constant once loaded. */
+typedef struct bti_run_config bt_run;
+
+/* Reads `path` and applies sets[0 .. set_count-1], "key.path=value" each, in order. BT_EINPUT names
+ * file, line, key and what is allowed; a wrong override is BT_EUSAGE. */
+BT_API bt_status bt_run_load(const char *path, const char *const *sets, size_t set_count,
+                             bt_run **out);
+BT_API void bt_run_free(bt_run *run);
+/* The effective run file: every key, absolute paths. */
+BT_API bt_status bt_run_text(const bt_run *run, char **text);
+/* One line for each key that a run file may hold: key, default, what is allowed, meaning. */
+BT_API bt_status bt_run_keys(char **text);
+
+/* ---- Devices ------------------------------------------------------------------------------------
+ * A device is named "auto", "cpu", "cuda:0", "opencl:1" ...; NULL is "auto". Memory is "11GiB",
+ * "8000MB", plain bytes or "auto"; NULL is the run file's memory.limit (translation: "auto"). */
+
+/* All backends and devices, usable or not (then with the reason). */
+BT_API bt_status bt_devices_text(char **text);
+BT_API bt_status bt_devices_json(char **json);
+
+/* ---- Plan: every byte of a run, before anything is allocated ------------------------------------
+ */
+
+typedef struct bt_plan bt_plan;
+
+/* Plans the run for a device, present or only known by its table ("k80"). A run that cannot fit is
+ * no failure here: the plan tells the least that would do and the cheapest change. */
+BT_API bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory,
+                              bt_plan **out);
+BT_API void bt_plan_free(bt_plan *plan);
+BT_API int bt_plan_fits(const bt_plan *plan);
+BT_API bt_status bt_plan_text(const bt_plan *plan, char **text);
+BT_API bt_status bt_plan_json(const bt_plan *plan, char **json);
+
+/* ---- Training -----------------------------------------------------------------------------------
+ */
+
+typedef enum bt_progress_kind {
+    BT_PROGRESS_UPDATE,     /* an update is done and logged */
+    BT_PROGRESS_VALIDATION, /* valid_loss and valid_score are new */
+    BT_PROGRESS_CHECKPOINT  /* `path` is complete on disk */
+} bt_progress_kind;
+
+/* The fields of a log line (also of OUT/log.jsonl), and what a progress display needs beside. Later
+ * versions may add fields at the end. */
+typedef struct bt_progress {
+    bt_progress_kind kind;
+    int64_t update, last_update; /* last_update: where the run ends, 0 when not known */
+    int64_t epoch;               /* from 1 */
+    double loss;                 /* per target token */
+    double grad_norm, lr;
+    int64_t target_tokens, source_tokens, micro_batches; /* of this update */
+    double tokens_per_s;                                 /* target tokens */
+    uint64_t planned_bytes, peak_bytes;
+    double loss_scale;
+    int64_t skipped;     /* updates skipped so far in this run */
+    double seconds_left; /* estimate; negative when not known */
+    double valid_loss;   /* NaN before the first validation */
+    double valid_score;  /* as validation.metric; NaN when not computed */
+    int valid_is_best;   /* the newest validation is the best one so far */
+    const char *path;    /* BT_PROGRESS_CHECKPOINT: the file; else NULL. Valid during the call */
+} bt_progress;
+typedef void (*bt_progress_fn)(void *user, const bt_progress *progress);
+
+/* Zero-initialised: all defaults. */
+typedef struct bt_train_options {
+    const char *device, *memory;
+    int resume;      /* go on from the newest complete checkpoint; without one, start */
+    int64_t updates; /* stop after this many updates of the whole run; 0: as the run file says */
+    int threads;     /* of the CPU; 0: automatic */
+    const volatile sig_atomic_t
+        *stop;               /* non-zero: checkpoint and return BT_ESTOPPED; may be NULL */
+    bt_progress_fn progress; /* may be NULL */
+    void *user;
+} bt_train_options;
+
+/* Trains to the end of the run, or until *stop. Writes the model, log.jsonl, checkpoints and the
+ * effective run file into the run's output folder. BT_EFIT before update 1 when it cannot fit. */
+BT_API bt_status bt_train(const bt_run *run, const bt_train_options *options);
+
+/* ---- Translation --------------------------------------------------------------------------------
+ */
+
+typedef struct bt_translate_options {
+    const char *device, *memory;
+    int beam;              /* >= 1 */
+    double length_penalty; /* score = log-probability / length^penalty; 0: none */
+    int64_t max_length;    /* symbols of a translation; 0: twice the source's length and 10 more, at
+                              most the run's data.max_length */
+    int batch;             /* sentences at once, at most; 0: as many as fit, 64 at most */
+    int threads;           /* 0: automatic */
+    const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
+} bt_translate_options;
+#define BT_TRANSLATE_DEFAULTS \
+    { NULL, NULL, 4, 1.0, 0, 0, 0, NULL }
+
+typedef struct bt_translator bt_translator;
+
+/* `model`: a checkpoint file, or a run's output folder (its best, else its newest checkpoint).
+ * Takes all memory that translation will need. */
+BT_API bt_status bt_translator_open(const char *model, const bt_translate_options *options,
+                                    bt_translator **out);
+BT_API void bt_translator_free(bt_translator *translator);
+
+/* Takes one translation, without line end; `text` is valid during the call. Anything but BT_OK ends
+ * bt_translate, which returns it. */
+typedef bt_status (*bt_sink_fn)(void *user, size_t index, const char *text, double score);
+
+/* Translates `count` lines (UTF-8, no line ends; what is not UTF-8 is read as U+FFFD with a
+ * warning) and hands them to `sink` in input order, each as soon as it and all before it are done.
+ * A blank line gives an empty one. */
+BT_API bt_status bt_translate(bt_translator *translator, const char *const *lines, size_t count,
+                              bt_sink_fn sink, void *user);
+
+/* ---- Scores -------------------------------------------------------------------------------------
+ */
+
+typedef struct bt_scores {
+    double bleu, precisions[4]; /* 0 .. 100 */
+    double brevity_penalty;
+    int64_t hypothesis_length, reference_length; /* tokens */
+    const char *bleu_signature;                  /* sacreBLEU's; owned by the library */
+} bt_scores;
+
+/* BLEU of a file of hypotheses against one of references, line by line (plain text; a CR before the
+ * line end is dropped, a last line without end counts). Different line counts are BT_EINPUT with
+ * both counts; nothing is cut. */
+BT_API bt_status bt_score_files(const char *hypotheses, const char *references, bt_scores *out);
+/* One line as sacreBLEU prints it, without line end. */
+BT_API bt_status bt_scores_text(const bt_scores *scores, char **text);
+BT_API bt_status bt_scores_json(const bt_scores *scores, char **json);
 
 #ifdef __cplusplus
 }

@@ -1,1 +1,183 @@
-typedef int bti_empty_elementwise; /* filled by its own commit */
+/* Bias, activation and dropout in one pass over the rows; linear combinations; gathered rows. Each
+ * moves its operands through memory once. */
+#include "cpu/rows.h"
+
+/* y = act(x + b) of n elements; b NULL: 0. y may be x. */
+static void act_chunk(bt_act act, const float *x, const float *b, float *y, int64_t n) {
+    static const float zeros[BTCPU_WORDS];
+    if (!b) b = zeros;
+    if (act == BT_ACT_RELU) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float u = x[i] + b[i];
+            y[i] = u < 0.0f ? 0.0f : u; /* NaN stays */
+        }
+    } else if (act == BT_ACT_GELU) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = btcpu_gelu(x[i] + b[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + b[i];
+    }
+}
+
+bt_status BTCPU_FN(bias_act_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_BIAS_ACT_FWD_X], *y = &call->t[BT_BIAS_ACT_FWD_Y];
+    const float *bias = btcpu_f32(&call->t[BT_BIAS_ACT_FWD_BIAS]);
+    const bt_bias_act_params *p = &call->p.bias_act;
+    const btcpu_drop drop = btcpu_drop_of(&p->drop, &call->t[BT_BIAS_ACT_FWD_ROWPOS]);
+    const float *px = btcpu_f32(x);
+    float *py = btcpu_f32(y);
+    const int64_t rows = x->rows, cols = x->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
+            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+                int64_t n = btcpu_chunk(c, cols);
+                float *to = py + r * y->ld + c;
+                act_chunk(p->act, px + r * x->ld + c, bias ? bias + c : NULL, to, n);
+                if (drop.drop) btcpu_drop_chunk(&drop, r, c, n, to, to);
+            }
+        }
+    }
+    return BT_OK;
+}
+
+typedef struct act_bwd {
+    bt_act act;
+    btcpu_drop drop;
+    const float *dy, *x, *bias, *y;
+    float *dx;
+    int64_t dy_ld, x_ld, y_ld, dx_ld;
+} act_bwd;
+
+/* dx of n columns from (r, c) on, to `to`; to may be any of the inputs. */
+static void act_bwd_chunk(const act_bwd *a, int64_t r, int64_t c, int64_t n, float *to) {
+    static const float zeros[BTCPU_WORDS];
+    const float *dy = a->dy + r * a->dy_ld + c;
+    if (a->act == BT_ACT_RELU) {
+        const float *y = a->y + r * a->y_ld + c;
+        const float scale = a->drop.scale;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float active = dy[i] * scale; /* read in any case, or SSE2 gets a branch */
+            to[i] = y[i] > 0.0f ? active : 0.0f;
+        }
+    } else if (a->act == BT_ACT_GELU) {
+        const float *x = a->x + r * a->x_ld + c, *b = a->bias ? a->bias + c : zeros;
+        float kept[BTCPU_WORDS];
+        if (a->drop.drop) {
+            btcpu_drop_chunk(&a->drop, r, c, n, dy, kept);
+            dy = kept;
+        }
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) to[i] = dy[i] * btcpu_gelu_grad(x[i] + b[i]);
+    } else if (a->drop.drop) {
+        btcpu_drop_chunk(&a->drop, r, c, n, dy, to);
+    } else if (to != dy) {
+        memcpy(to, dy, (size_t)n * sizeof(float));
+    }
+}
+
+bt_status BTCPU_FN(bias_act_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *t = call->t;
+    const bt_bias_act_params *p = &call->p.bias_act;
+    const act_bwd a = {.act = p->act,
+                       .drop = btcpu_drop_of(&p->drop, &t[BT_BIAS_ACT_BWD_ROWPOS]),
+                       .dy = btcpu_f32(&t[BT_BIAS_ACT_BWD_DY]),
+                       .x = btcpu_f32(&t[BT_BIAS_ACT_BWD_X]),
+                       .bias = btcpu_f32(&t[BT_BIAS_ACT_BWD_BIAS]),
+                       .y = btcpu_f32(&t[BT_BIAS_ACT_BWD_Y]),
+                       .dx = btcpu_f32(&t[BT_BIAS_ACT_BWD_DX]),
+                       .dy_ld = t[BT_BIAS_ACT_BWD_DY].ld,
+                       .x_ld = t[BT_BIAS_ACT_BWD_X].ld,
+                       .y_ld = t[BT_BIAS_ACT_BWD_Y].ld,
+                       .dx_ld = t[BT_BIAS_ACT_BWD_DX].ld};
+    float *dbias = btcpu_f32(&t[BT_BIAS_ACT_BWD_DBIAS]), *ws = dbias ? btcpu_ws(call) : NULL;
+    const int64_t rows = t[BT_BIAS_ACT_BWD_DY].rows, cols = t[BT_BIAS_ACT_BWD_DY].cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        btcpu_colsum sum = {0};
+        if (ws) {
+            sum = btcpu_colsum_at(ws, cols, 1, part);
+            btcpu_colsum_begin(&sum);
+        }
+        float none[BTCPU_WORDS];
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
+            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+                int64_t n = btcpu_chunk(c, cols);
+                float *to = a.dx ? a.dx + r * a.dx_ld + c : none;
+                act_bwd_chunk(&a, r, c, n, to);
+                if (!ws) continue;
+                float *block = sum.block + c;
+#pragma omp simd
+                for (int64_t i = 0; i < n; i++) block[i] += to[i];
+            }
+            if (ws) btcpu_colsum_row(&sum);
+        }
+        if (ws) btcpu_colsum_flush(&sum);
+    }
+    if (ws) btcpu_colsum_finish(ws, cols, 1, parts, 0, p->beta, dbias);
+    return BT_OK;
+}
+
+/* y = a x + b y over n elements; b 0: y is not read. */
+static void axpby_run(double a, double b, const float *x, float *y, int64_t n) {
+    const float fa = (float)a, fb = (float)b;
+    if (b == 0 && a == 1) {
+        if (x != y) memmove(y, x, (size_t)n * sizeof(float));
+    } else if (b == 0) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = fa * x[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = fa * x[i] + fb * y[i];
+    }
+}
+
+bt_status BTCPU_FN(axpby)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_AXPBY_X], *y = &call->t[BT_AXPBY_Y];
+    const float *px = btcpu_f32(x);
+    float *py = btcpu_f32(y);
+    const double a = call->p.axpby.a, b = call->p.axpby.b;
+    const int64_t total = x->rows * x->cols;
+    const int parts = btcpu_parts(dev, total);
+    const int flat = (x->ld == x->cols && y->ld == y->cols) || x->rows <= 1;
+    const int64_t items = flat ? total : x->rows;
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        int64_t first = btcpu_first(items, part, parts), end = btcpu_first(items, part + 1, parts);
+        if (flat) {
+            axpby_run(a, b, px + first, py + first, end - first);
+            continue;
+        }
+        for (int64_t r = first; r < end; r++)
+            axpby_run(a, b, px + r * x->ld, py + r * y->ld, x->cols);
+    }
+    return BT_OK;
+}
+
+bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_GATHER_X], *y = &call->t[BT_GATHER_Y];
+    const bt_view *index = &call->t[BT_GATHER_INDEX];
+    const float *px = btcpu_f32(x);
+    float *py = btcpu_f32(y);
+    const int32_t *pi = btcpu_i32(index);
+    const int64_t rows = y->rows, cols = y->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
+            memcpy(py + r * y->ld, px + pi[r * index->ld] * x->ld, (size_t)cols * sizeof(float));
+    }
+    return BT_OK;
+}

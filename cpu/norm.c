@@ -1,1 +1,208 @@
-typedef int bti_empty_norm; /* filled by its own commit */
+/* Layer normalisation, alone and with what surrounds it in a Transformer: bias, dropout and the
+ * residual. Forward moves each operand once (a row stays in the nearest cache between its passes);
+ * backward reads each operand once and gives the column sums in the same pass. */
+#include "cpu/rows.h"
+
+/* y = norm(x), stats[0..1] = mean, rstd. y may be x. */
+static void norm_row(const float *x, const float *gamma, const float *beta, float *y, float *stats,
+                     int64_t cols, double eps) {
+    float sum = 0.0f, sq = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < cols; i++) sum += x[i];
+    const float mean = sum / (float)cols;
+#pragma omp simd reduction(+ : sq)
+    for (int64_t i = 0; i < cols; i++) {
+        float d = x[i] - mean;
+        sq += d * d;
+    }
+    const float rstd = (float)(1.0 / sqrt((double)sq / (double)cols + eps));
+#pragma omp simd
+    for (int64_t i = 0; i < cols; i++) y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+    stats[0] = mean;
+    stats[1] = rstd;
+}
+
+bt_status BTCPU_FN(norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_NORM_FWD_X], *y = &call->t[BT_NORM_FWD_Y];
+    const bt_view *stats = &call->t[BT_NORM_FWD_STATS];
+    const float *px = btcpu_f32(x), *gamma = btcpu_f32(&call->t[BT_NORM_FWD_GAMMA]);
+    const float *beta = btcpu_f32(&call->t[BT_NORM_FWD_BETA]);
+    float *py = btcpu_f32(y), *ps = btcpu_f32(stats);
+    const int64_t rows = x->rows, cols = x->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
+            norm_row(px + r * x->ld, gamma, beta, py + r * y->ld, ps + r * stats->ld, cols,
+                     call->p.norm.eps);
+    }
+    return BT_OK;
+}
+
+bt_status BTCPU_FN(add_norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *t = call->t, *x = &t[BT_ADD_NORM_FWD_X], *res = &t[BT_ADD_NORM_FWD_RES];
+    const bt_view *r = &t[BT_ADD_NORM_FWD_R], *y = &t[BT_ADD_NORM_FWD_Y];
+    const bt_view *stats = &t[BT_ADD_NORM_FWD_STATS];
+    const float *px = btcpu_f32(x), *pres = btcpu_f32(res);
+    const float *bias = btcpu_f32(&t[BT_ADD_NORM_FWD_BIAS]);
+    const float *gamma = btcpu_f32(&t[BT_ADD_NORM_FWD_GAMMA]);
+    const float *beta = btcpu_f32(&t[BT_ADD_NORM_FWD_BETA]);
+    float *pr = btcpu_f32(r), *py = btcpu_f32(y), *ps = btcpu_f32(stats);
+    const bt_add_norm_params *p = &call->p.add_norm;
+    const btcpu_drop drop = btcpu_drop_of(&p->drop, &t[BT_ADD_NORM_FWD_ROWPOS]);
+    const int64_t rows = x->rows, cols = x->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        static const float zeros[BTCPU_WORDS];
+        float add[BTCPU_WORDS];
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t i = btcpu_first(rows, part, parts); i < end; i++) {
+            float *ri = pr + i * r->ld;
+            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+                const int64_t n = btcpu_chunk(c, cols);
+                const float *b = bias ? bias + c : zeros, *from = px + i * x->ld + c;
+                const float *old = pres + i * res->ld + c;
+#pragma omp simd
+                for (int64_t j = 0; j < n; j++) add[j] = from[j] + b[j];
+                if (drop.drop) btcpu_drop_chunk(&drop, i, c, n, add, add);
+#pragma omp simd
+                for (int64_t j = 0; j < n; j++) ri[c + j] = old[j] + add[j];
+            }
+            if (gamma) norm_row(ri, gamma, beta, py + i * y->ld, ps + i * stats->ld, cols, p->eps);
+        }
+    }
+    return BT_OK;
+}
+
+/* Operands of both backward ops; `dx` and `dbias` are add_norm's. */
+typedef struct norm_bwd {
+    const bt_view *dy, *x, *stats, *dres, *dr, *dx;
+    const float *gamma;
+    btcpu_drop drop;
+    int sums; /* dgamma, dbeta and, when wanted, dbias */
+} norm_bwd;
+
+/* One row. Two passes: the two means, then everything else. dr may be dy, x or dres. */
+static void norm_bwd_row(const norm_bwd *a, int64_t r, int64_t cols, btcpu_colsum *sum) {
+    const float *dy = btcpu_f32(a->dy) + r * a->dy->ld, *x = btcpu_f32(a->x) + r * a->x->ld;
+    const float *stats = btcpu_f32(a->stats) + r * a->stats->ld, *gamma = a->gamma;
+    const float *dres = btcpu_has(a->dres) ? btcpu_f32(a->dres) + r * a->dres->ld : NULL;
+    float *dr = btcpu_f32(a->dr) + r * a->dr->ld;
+    const float mean = stats[0], rstd = stats[1];
+    float sg = 0.0f, sgh = 0.0f;
+#pragma omp simd reduction(+ : sg, sgh)
+    for (int64_t i = 0; i < cols; i++) {
+        float g = dy[i] * gamma[i];
+        sg += g;
+        sgh += g * ((x[i] - mean) * rstd);
+    }
+    sg /= (float)cols;
+    sgh /= (float)cols;
+    float *dgamma = sum->block, *dbeta = sum->block + sum->width;
+    if (dres) {
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            float d = dy[i], h = (x[i] - mean) * rstd;
+            dgamma[i] += d * h;
+            dbeta[i] += d;
+            dr[i] = rstd * (d * gamma[i] - sg - h * sgh) + dres[i];
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            float d = dy[i], h = (x[i] - mean) * rstd;
+            dgamma[i] += d * h;
+            dbeta[i] += d;
+            dr[i] = rstd * (d * gamma[i] - sg - h * sgh);
+        }
+    }
+}
+
+/* dx = drop(dr) and dbias, from the row of dr just made. */
+static void norm_bwd_branch(const norm_bwd *a, int64_t r, int64_t cols, btcpu_colsum *sum) {
+    const float *dr = btcpu_f32(a->dr) + r * a->dr->ld;
+    float *dx = btcpu_has(a->dx) ? btcpu_f32(a->dx) + r * a->dx->ld : NULL;
+    float kept[BTCPU_WORDS];
+    for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+        const int64_t n = btcpu_chunk(c, cols);
+        const float *from = dr + c;
+        if (a->drop.drop) {
+            float *to = dx ? dx + c : kept;
+            btcpu_drop_chunk(&a->drop, r, c, n, from, to);
+            from = to;
+        } else if (dx) {
+            memcpy(dx + c, from, (size_t)n * sizeof(float));
+        }
+        if (a->sums < 3) continue;
+        float *dbias = sum->block + 2 * sum->width + c;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) dbias[i] += from[i];
+    }
+}
+
+static int norm_bwd_rows(const bt_dev *dev, const norm_bwd *a, float *ws) {
+    const int64_t rows = a->dy->rows, cols = a->dy->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+    const int branch = btcpu_has(a->dx) || a->sums == 3;
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        btcpu_colsum sum = btcpu_colsum_at(ws, cols, a->sums, part);
+        btcpu_colsum_begin(&sum);
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
+            norm_bwd_row(a, r, cols, &sum);
+            if (branch) norm_bwd_branch(a, r, cols, &sum);
+            btcpu_colsum_row(&sum);
+        }
+        btcpu_colsum_flush(&sum);
+    }
+    return parts;
+}
+
+bt_status BTCPU_FN(norm_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    static const bt_view absent;
+    const bt_view *t = call->t;
+    const norm_bwd a = {.dy = &t[BT_NORM_BWD_DY],
+                        .x = &t[BT_NORM_BWD_X],
+                        .stats = &t[BT_NORM_BWD_STATS],
+                        .dres = &t[BT_NORM_BWD_DRES],
+                        .dr = &t[BT_NORM_BWD_DX],
+                        .dx = &absent,
+                        .gamma = btcpu_f32(&t[BT_NORM_BWD_GAMMA]),
+                        .sums = 2};
+    const int64_t cols = a.dy->cols;
+    const double beta = call->p.norm.beta;
+    float *ws = btcpu_ws(call);
+    const int parts = norm_bwd_rows(dev, &a, ws);
+    btcpu_colsum_finish(ws, cols, 2, parts, 0, beta, btcpu_f32(&t[BT_NORM_BWD_DGAMMA]));
+    btcpu_colsum_finish(ws, cols, 2, parts, 1, beta, btcpu_f32(&t[BT_NORM_BWD_DBETA]));
+    return BT_OK;
+}
+
+bt_status BTCPU_FN(add_norm_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *t = call->t;
+    const bt_add_norm_params *p = &call->p.add_norm;
+    const norm_bwd a = {.dy = &t[BT_ADD_NORM_BWD_DY],
+                        .x = &t[BT_ADD_NORM_BWD_R],
+                        .stats = &t[BT_ADD_NORM_BWD_STATS],
+                        .dres = &t[BT_ADD_NORM_BWD_DRES],
+                        .dr = &t[BT_ADD_NORM_BWD_DR],
+                        .dx = &t[BT_ADD_NORM_BWD_DX],
+                        .gamma = btcpu_f32(&t[BT_ADD_NORM_BWD_GAMMA]),
+                        .drop = btcpu_drop_of(&p->drop, &t[BT_ADD_NORM_BWD_ROWPOS]),
+                        .sums = btcpu_has(&t[BT_ADD_NORM_BWD_DBIAS]) ? 3 : 2};
+    const int64_t cols = a.dy->cols;
+    float *ws = btcpu_ws(call);
+    const int parts = norm_bwd_rows(dev, &a, ws);
+    btcpu_colsum_finish(ws, cols, a.sums, parts, 0, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DGAMMA]));
+    btcpu_colsum_finish(ws, cols, a.sums, parts, 1, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DBETA]));
+    if (a.sums == 3)
+        btcpu_colsum_finish(ws, cols, 3, parts, 2, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DBIAS]));
+    return BT_OK;
+}

@@ -1,1 +1,235 @@
-int main(void) { return 0; }
+/* Whole models against PyTorch's values in double: losses, decoder output, every gradient, and the
+ * parameters after three clipped AdamW updates. Made by tests/golden/make_golden.py. */
+#include <dirent.h>
+#include <jansson.h>
+
+#include "core/base/safetensors.h"
+#include "tests/kit.h"
+#include "tests/model_kit.h"
+
+typedef struct golden {
+    json_t *root;
+    bti_st_file *file;
+    bti_sentence *sentence;
+    int64_t sentences;
+    mk_setup setup;
+} golden;
+
+/* Bounds, relative to each tensor's norm. */
+typedef struct bounds {
+    double loss, gradient, parameter;
+} bounds;
+
+static int64_t integer(const golden *g, const char *key) {
+    return json_integer_value(json_object_get(g->root, key));
+}
+
+static double real(json_t *object, const char *key) {
+    return json_number_value(json_object_get(object, key));
+}
+
+static int64_t read_side(json_t *list, golden *g, int side) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *line = json_array_get(list, i);
+        size_t n = json_array_size(line);
+        int32_t *ids = malloc(n * sizeof *ids);
+        for (size_t j = 0; j < n; j++)
+            ids[j] = (int32_t)json_integer_value(json_array_get(line, j));
+        g->sentence[i].ids[side] = ids;
+        g->sentence[i].count[side] = (int64_t)n;
+    }
+    return (int64_t)json_array_size(list);
+}
+
+static golden read_golden(const char *json, const char *tensors, bt_dtype dtype) {
+    golden g = {.root = json_load_file(json, 0, NULL), .setup = mk_defaults()};
+    ck_assert_msg(g.root != NULL, "%s is not JSON", json);
+    kit_ok(bti_st_open(tensors, BTI_ST_VERIFY, &g.file));
+    json_t *source = json_object_get(g.root, "source"), *o = json_object_get(g.root, "optimizer");
+    g.sentence = calloc(json_array_size(source), sizeof *g.sentence);
+    g.sentences = read_side(source, &g, 0);
+    read_side(json_object_get(g.root, "target"), &g, 1);
+    json_t *betas = json_object_get(o, "betas");
+    bti_model_config *m = &g.setup.model;
+    m->d_model = integer(&g, "d_model");
+    m->heads = integer(&g, "heads");
+    m->ff = integer(&g, "ff");
+    m->encoder_layers = m->decoder_layers = integer(&g, "layers");
+    if (json_object_get(g.root, "encoder_layers") != NULL) {
+        m->encoder_layers = integer(&g, "encoder_layers");
+        m->decoder_layers = integer(&g, "decoder_layers");
+    }
+    const char *tie = json_string_value(json_object_get(g.root, "tie"));
+    if (tie != NULL && strcmp(tie, "target") == 0) m->tie = BTI_TIE_TARGET;
+    if (tie != NULL && strcmp(tie, "all") == 0) m->tie = BTI_TIE_ALL;
+    m->norm = json_is_true(json_object_get(g.root, "norm_first")) ? BTI_NORM_PRE : BTI_NORM_POST;
+    m->activation = strcmp(json_string_value(json_object_get(g.root, "activation")), "gelu") == 0
+                        ? BTI_ACTIVATION_GELU
+                        : BTI_ACTIVATION_RELU;
+    m->norm_eps = real(g.root, "layer_norm_eps");
+    json_t *vocab = json_object_get(g.root, "vocab");
+    for (size_t i = 0; i < 2; i++)
+        g.setup.vocab[i] =
+            json_integer_value(json_is_array(vocab) ? json_array_get(vocab, i) : vocab);
+    g.setup.dtype = dtype;
+    g.setup.sentence = g.sentence;
+    g.setup.sentences = g.sentences;
+    g.setup.engine.start = (int32_t)integer(&g, "start");
+    g.setup.engine.smoothing = real(g.root, "label_smoothing");
+    g.setup.engine.clip_norm = real(o, "clip");
+    g.setup.engine.adamw = (bt_adamw_params){.beta1 = json_number_value(json_array_get(betas, 0)),
+                                             .beta2 = json_number_value(json_array_get(betas, 1)),
+                                             .eps = real(o, "eps"),
+                                             .weight_decay = real(o, "weight_decay"),
+                                             .decoupled = 1};
+    return g;
+}
+
+static void free_golden(golden *g) {
+    for (int64_t i = 0; i < g->sentences; i++)
+        for (int side = 0; side < 2; side++) free((void *)(uintptr_t)g->sentence[i].ids[side]);
+    free(g->sentence);
+    json_decref(g->root);
+    bti_st_close(g->file);
+}
+
+/* The golden tensor PREFIX.NAME as doubles; malloc. */
+static double *golden_values(const golden *g, const char *prefix, const bti_param *p) {
+    const void *data;
+    const bti_st_tensor *t = bti_st_find(g->file, kit_str("%s.%s", prefix, p->name), &data);
+    ck_assert_msg(t != NULL, "no %s.%s in the golden file", prefix, p->name);
+    int64_t n = p->rows * p->cols;
+    double *out = malloc((size_t)n * sizeof *out);
+    for (int64_t i = 0; i < n; i++) out[i] = bti_load(data, t->dtype, i);
+    return out;
+}
+
+static void set_parameters(const golden *g, mk_model *m) {
+    const bti_params *t = &m->model->params;
+    for (int32_t i = 0; i < t->count; i++) {
+        int64_t n = t->param[i].rows * t->param[i].cols;
+        double *x = golden_values(g, "param", &t->param[i]);
+        void *host = malloc((size_t)n * sizeof(double));
+        for (int64_t j = 0; j < n; j++) bti_store(host, t->dtype, j, x[j]);
+        kit_ok(bti_engine_write(m->engine, BTI_REGION_WEIGHTS, i, host));
+        free(host);
+        free(x);
+    }
+}
+
+static void compare(const golden *g, mk_model *m, const char *prefix, bti_region region,
+                    double bound) {
+    const bti_params *t = &m->model->params;
+    double *all = mk_state(m, region, NULL);
+    int64_t at = 0;
+    for (int32_t i = 0; i < t->count; i++) {
+        int64_t n = t->param[i].rows * t->param[i].cols;
+        double *want = golden_values(g, prefix, &t->param[i]);
+        double off = mk_relative(all + at, want, n);
+        ck_assert_msg(off <= bound, "%s.%s is off by %g of its norm, bound %g", prefix,
+                      t->param[i].name, off, bound);
+        free(want);
+        at += n;
+    }
+    free(all);
+}
+
+typedef struct gradient_check {
+    const golden *g;
+    mk_model *m;
+    double bound;
+} gradient_check;
+
+static bt_status check_gradients(void *user, bti_engine *e, int64_t update) {
+    gradient_check *c = user;
+    (void)e;
+    if (update == 1) compare(c->g, c->m, "grad", BTI_REGION_GRADIENTS, c->bound);
+    return BT_OK;
+}
+
+static void run_golden(const char *json, const char *tensors, bt_dtype dtype, bounds b,
+                       const bti_plan_options *plan) {
+    golden g = read_golden(json, tensors, dtype);
+    mk_model m;
+    gradient_check check = {&g, &m, b.gradient};
+    g.setup.plan = *plan;
+    g.setup.engine.before_step = check_gradients;
+    g.setup.engine.user = &check;
+    m = mk_open(&g.setup);
+    set_parameters(&g, &m);
+    json_t *loss = json_object_get(g.root, "loss");
+    json_t *norm = json_object_get(g.root, "grad_norm_before_clip");
+    double lr = real(json_object_get(g.root, "optimizer"), "lr");
+    for (size_t u = 0; u < json_array_size(loss); u++) {
+        bti_update_result r;
+        kit_ok(bti_engine_update(m.engine, g.sentence, g.sentences, (int64_t)u + 1, lr, &r));
+        double want = json_number_value(json_array_get(loss, u));
+        kit_near(r.loss, want, b.loss * fabs(want));
+        want = json_number_value(json_array_get(norm, u));
+        kit_near(r.grad_norm, want, b.gradient * want);
+        if (u == 0) kit_near(r.nll, real(g.root, "nll_first"), b.loss * r.nll);
+        ck_assert_int_eq(r.skipped, 0);
+    }
+    compare(&g, &m, "after3", BTI_REGION_WEIGHTS, b.parameter);
+    mk_close(&m);
+    free_golden(&g);
+}
+
+/* Every transformer_*.json of a folder; gives how many. */
+static int run_folder(const char *folder, bt_dtype dtype, bounds b, const bti_plan_options *plan) {
+    DIR *d = opendir(folder);
+    if (d == NULL) return 0;
+    int count = 0;
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        size_t n = strlen(e->d_name);
+        if (strncmp(e->d_name, "transformer_", 12) != 0 || strcmp(e->d_name + n - 5, ".json") != 0)
+            continue;
+        printf("golden: %s\n", e->d_name);
+        run_golden(kit_str("%s/%s", folder, e->d_name),
+                   kit_str("%s/%.*s.safetensors", folder, (int)n - 5, e->d_name), dtype, b, plan);
+        count++;
+    }
+    closedir(d);
+    return count;
+}
+
+static const bounds fp64 = {1e-9, 1e-9, 1e-9}, fp32 = {2e-6, 2e-5, 1e-4};
+
+static void run_everywhere(bt_dtype dtype, bounds b, const bti_plan_options *plan) {
+    ck_assert_int_gt(run_folder(kit_data("golden"), dtype, b, plan), 0);
+    const char *shared = kit_shared("data/golden");
+    if (shared == NULL)
+        kit_skip("golden values of ../shared: the folder is absent");
+    else
+        ck_assert_int_gt(run_folder(shared, dtype, b, plan), 0);
+}
+
+START_TEST(in_double) {
+    if (strcmp(kit_backend(), "cpu") == 0) {
+        kit_skip("golden values in double: the cpu backend computes in fp32");
+        return;
+    }
+    run_everywhere(BT_F64, fp64, &(bti_plan_options){.force_recompute_layers = -1});
+}
+END_TEST
+
+START_TEST(in_single) {
+    run_everywhere(BT_F32, fp32, &(bti_plan_options){.force_recompute_layers = -1});
+}
+END_TEST
+
+/* The tightest fit: a sentence a micro-batch, all recomputed, chunks of 3 rows. */
+START_TEST(in_single_tight) {
+    run_everywhere(BT_F32, fp32,
+                   &(bti_plan_options){
+                       .force_recompute_layers = 4, .force_logit_rows = 3, .force_rows = {1, 1}});
+}
+END_TEST
+
+static void add(TCase *tc) {
+    tcase_add_test(tc, in_double);
+    tcase_add_test(tc, in_single);
+    tcase_add_test(tc, in_single_tight);
+}
+
+int main(int argc, char **argv) { return kit_main("golden", add, argc, argv); }

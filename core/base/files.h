@@ -1,4 +1,4 @@
-/* Files: whole reads, writes aside with flush and rename, paths, checksums. */
+/* Files: whole reads, writes aside with flush and rename, mappings, paths. */
 #ifndef BANTAM_BASE_FILES_H
 #define BANTAM_BASE_FILES_H
 
@@ -9,10 +9,28 @@ bt_status bti_file_read(const char *path, char **data, size_t *bytes);
 /* Writes beside `path`, flushes, renames over it, flushes the folder: all or nothing. */
 bt_status bti_file_write(const char *path, const void *data, size_t bytes);
 int bti_file_exists(const char *path);
+int bti_dir_exists(const char *path);
+/* Copies a file, all or nothing. */
+bt_status bti_file_copy(const char *from, const char *to);
 /* mkdir -p. */
 bt_status bti_dir_make(const char *path);
 /* `rel` as it is when absolute, else below `dir`; new string. */
 char *bti_path_join(const char *dir, const char *rel);
 char *bti_path_dir(const char *path); /* new string; "." when there is no slash */
+
+/* A file in the making: `path`.part, which takes the place of `path` at finish and not before. A
+ * process that finds another one writing the same file waits for it. What a killed process left
+ * behind is written over by the next. */
+typedef struct bti_aside bti_aside;
+bt_status bti_aside_open(const char *path, bti_aside **out);
+bt_status bti_aside_write(bti_aside *a, uint64_t offset, const void *data, size_t bytes);
+/* Flushes, renames, flushes the folder. Frees `a` in any case. */
+bt_status bti_aside_finish(bti_aside *a);
+/* Gives up: removes the file aside. NULL is fine. */
+void bti_aside_abandon(bti_aside *a);
+
+/* Maps a file for reading; *data is NULL when it is empty. BT_EINPUT when it cannot be opened. */
+bt_status bti_file_map(const char *path, const void **data, size_t *bytes);
+void bti_file_unmap(const void *data, size_t bytes);
 
 #endif

@@ -1,5 +1,9 @@
 /* safetensors files: 8 bytes little-endian header length, a JSON header, then the data.
- * Written aside, flushed to disk and renamed; the data's XXH64 is in the metadata ("xxh64"). */
+ * Written aside, flushed to disk and renamed. The metadata's first entry, "xxh64", is the XXH64 of
+ * header text and data in 16 hex digits, taken with these digits as zeros.
+ *
+ * Tensors of a type or rank that Bantam lacks (I64, U8, BOOL, more than 4 dimensions ...) are
+ * checked like all others, then left out with a notice in the log: the rest of the file opens. */
 #ifndef BANTAM_BASE_SAFETENSORS_H
 #define BANTAM_BASE_SAFETENSORS_H
 
@@ -30,12 +34,19 @@ void bti_st_abandon(bti_st_writer *w);
 
 typedef struct bti_st_file bti_st_file;
 
-/* Maps a file. Header, offsets, shapes and lengths are checked against the file's length; with
- * `verify` the checksum too (where the metadata has one). BT_EINPUT naming file and fault. */
-bt_status bti_st_open(const char *path, int verify, bti_st_file **out);
+typedef enum bti_st_verify {
+    BTI_ST_TRUST,   /* the checksum is not looked at */
+    BTI_ST_VERIFY,  /* it must be right where there is one */
+    BTI_ST_REQUIRE, /* there must be one and it must be right: files of our own */
+} bti_st_verify;
+
+/* Maps a file. Header, offsets, shapes and lengths are always checked against the file's length.
+ * BT_EINPUT naming file and fault. */
+bt_status bti_st_open(const char *path, bti_st_verify verify, bti_st_file **out);
 void bti_st_close(bti_st_file *f);
 size_t bti_st_count(const bti_st_file *f);
-/* By place or by name; data points into the mapping. NULL when there is none of that name. */
+/* By place (in order of the data) or by name; NULL when there is none. Data is aligned to its type:
+ * it points into the mapping, or into a copy where a foreign file has it askew. */
 const bti_st_tensor *bti_st_at(const bti_st_file *f, size_t i, const void **data);
 const bti_st_tensor *bti_st_find(const bti_st_file *f, const char *name, const void **data);
 /* Metadata value, NULL when absent. */

@@ -1,1 +1,44 @@
-typedef int bti_empty_cmd_train; /* filled by its own commit */
+/* bantam train */
+#include "core/cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int run(const cli_command *self, int argc, char **argv) {
+    const char *file;
+    char *text = NULL;
+    int64_t threads = 0;
+    cli_list sets = {NULL, 0};
+    bt_run *config = NULL;
+    bt_train_options o = {.stop = &cli_stop, .progress = cli_progress};
+    const cli_option options[] = {
+        {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
+        {"memory", CLI_TEXT, &o.memory, "SIZE", "instead of memory.limit: 11GiB, 8000MB, auto", 0},
+        {"set", CLI_LIST, &sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0},
+        {"resume", CLI_FLAG, &o.resume, NULL, "go on from the newest complete checkpoint", 0},
+        {"updates", CLI_INT, &o.updates, "N", "stop after N updates of the whole run", 1},
+        {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
+        {.name = NULL}};
+    if (argc == 1 && strcmp(argv[0], "--keys") == 0) {
+        bt_status listed = bt_run_keys(&text);
+        return cli_print(self, listed, text);
+    }
+    int code = cli_parse(self, options, &file, 1, argc, argv);
+    if (code != CLI_GO_ON) goto done;
+    o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    cli_show_log(BT_LOG_INFO);
+    cli_catch_signals();
+    bt_status status = bt_run_load(file, sets.text, sets.count, &config);
+    if (status == BT_OK) status = bt_train(config, &o);
+    cli_progress_end();
+    code = status == BT_OK ? CLI_DONE : cli_fail(self, status);
+done:
+    bt_run_free(config);
+    free(sets.text);
+    return code;
+}
+
+const cli_command cli_train = {"train", "RUN.yaml", "trains the model of a run file", run,
+                               "\"bantam train --keys\" lists the keys of a run file. SIGINT and "
+                               "SIGTERM save a checkpoint and\n"
+                               "end the run; a second one ends it at once.\n"};

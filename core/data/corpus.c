@@ -1,1 +1,508 @@
-typedef int bti_empty_corpus; /* filled by its own commit */
+/* Parallel text to a token cache. The text is read up to three times: its bytes for the cache's
+ * key, and, where there is no cache of that key, once to find all that is wrong with it before any
+ * work is done, and once to tokenise it. Memory is bounded: lines pass through a ring of blocks. */
+#include "core/data/corpus.h"
+
+#include "core/base/files.h"
+#include "core/base/status.h"
+#include "core/data/token_cache.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+struct bti_corpus {
+    bti_cache cache;
+};
+
+/* ---- checking -------------------------------------------------------------------------------- */
+
+typedef struct scan {
+    int64_t lines, nul_lines, bad_lines;
+    int64_t line, byte, offset; /* the first fault: line and byte from 1, offset from 0 */
+    int nul;                    /* it is a 00 */
+    int last_empty;             /* the last line is */
+} scan;
+
+/* Notes the faults of one line. */
+static void scan_line(scan *x, const bti_reader *r, const char *line, size_t n) {
+    size_t bad = bti_utf8_check(line, n);
+    if (bad == n) return;
+    int has_nul = memchr(line, 0, n) != NULL, ill = line[bad] != 0;
+    for (size_t at = bad; has_nul && !ill && at < n;) { /* what comes after its 00 bytes */
+        size_t rest = bti_utf8_check(line + at, n - at);
+        ill = at + rest < n && line[at + rest] != 0;
+        at += rest + 1;
+    }
+    if (x->nul_lines + x->bad_lines == 0) {
+        x->line = bti_reader_line(r);
+        x->byte = (int64_t)bad + 1;
+        x->offset = bti_reader_offset(r) + (int64_t)bad;
+        x->nul = line[bad] == 0;
+    }
+    x->nul_lines += has_nul;
+    x->bad_lines += ill;
+}
+
+static bt_status scan_file(const char *path, scan *x) {
+    bti_reader *r;
+    BT_TRY(bti_reader_open(path, &r));
+    const char *line;
+    size_t n;
+    bt_status s;
+    while ((s = bti_reader_next(r, &line, &n)) == BT_OK && line != NULL) {
+        scan_line(x, r, line, n);
+        x->last_empty = n == 0;
+        x->lines++;
+    }
+    bti_reader_close(r);
+    if (s != BT_OK || x->nul_lines + x->bad_lines == 0) return s;
+    char also[96] = "";
+    if (x->nul && x->bad_lines > 0)
+        snprintf(also, sizeof also, ", and %" PRId64 " are not UTF-8", x->bad_lines);
+    if (!x->nul && x->nul_lines > 0)
+        snprintf(also, sizeof also, ", and %" PRId64 " hold a 00 byte", x->nul_lines);
+    return bti_fail(BT_EINPUT,
+                    "%s: line %" PRId64 ", byte %" PRId64 " (offset %" PRId64
+                    " in the text): %s; such lines in all: %" PRId64 "%s",
+                    path, x->line, x->byte, x->offset, x->nul ? "a 00 byte" : "not UTF-8",
+                    x->nul ? x->nul_lines : x->bad_lines, also);
+}
+
+static bt_status check_counts(const char *const path[2], const scan x[2]) {
+    if (x[0].lines == x[1].lines) return BT_OK;
+    int longer = x[1].lines > x[0].lines;
+    return bti_fail(
+        BT_EINPUT,
+        "%s has %" PRId64 " lines, %s has %" PRId64
+        ": line n of one must belong to line n of the other%s%s%s",
+        path[0], x[0].lines, path[1], x[1].lines, x[longer].last_empty ? "; the last line of " : "",
+        x[longer].last_empty ? path[longer] : "", x[longer].last_empty ? " is empty" : "");
+}
+
+static bt_status check_all(const bti_corpus_config *cfg, int64_t *lines) {
+    int64_t sum = 0;
+    if (cfg->source.count != cfg->target.count || cfg->source.count == 0)
+        return bti_fail(BT_EINPUT, "%zu source files, %zu target files: there must be as many",
+                        cfg->source.count, cfg->target.count);
+    for (size_t i = 0; i < cfg->source.count; i++) {
+        const char *path[2] = {cfg->source.path[i], cfg->target.path[i]};
+        scan x[2] = {{0}};
+        for (int side = 0; side < 2; side++) BT_TRY(scan_file(path[side], &x[side]));
+        BT_TRY(check_counts(path, x));
+        sum += x[0].lines;
+    }
+    *lines = sum;
+    return BT_OK;
+}
+
+bt_status bti_corpus_check(const bti_corpus_config *cfg) {
+    int64_t lines;
+    return check_all(cfg, &lines);
+}
+
+/* ---- the key --------------------------------------------------------------------------------- */
+
+#define FORMAT 1 /* another number where what is made of the same text changes */
+
+static bt_status hash_files(XXH64_state_t *h, const bti_files *files) {
+    uint64_t count = files->count;
+    XXH64_update(h, &count, sizeof count);
+    for (size_t i = 0; i < files->count; i++) {
+        const void *data = NULL;
+        size_t bytes = 0;
+        BT_TRY(bti_file_map(files->path[i], &data, &bytes));
+        uint64_t sum[2] = {bytes, bytes ? XXH64(data, bytes, 0) : 0};
+        bti_file_unmap(data, bytes);
+        XXH64_update(h, sum, sizeof sum);
+    }
+    return BT_OK;
+}
+
+static bt_status make_key(const bti_corpus_config *cfg, const bti_tokenizer *const tok[2],
+                          uint64_t *key) {
+    XXH64_state_t h;
+    XXH64_reset(&h, FORMAT);
+    BT_TRY(hash_files(&h, &cfg->source));
+    BT_TRY(hash_files(&h, &cfg->target));
+    uint64_t rest[4] = {bti_tokenizer_checksum(tok[0]), bti_tokenizer_checksum(tok[1]),
+                        (uint64_t)cfg->max_length, (uint64_t)cfg->overlong};
+    XXH64_update(&h, rest, sizeof rest);
+    *key = XXH64_digest(&h);
+    return BT_OK;
+}
+
+/* ---- blocks of lines, tokenised by all cores ------------------------------------------------- */
+
+#define BLOCK_LINES 512
+#define BLOCK_BYTES ((size_t)256 * 1024) /* a block takes no further line beyond this */
+#define MAX_THREADS 64
+
+typedef struct pair_of_lines {
+    size_t begin[2], bytes[2]; /* in the block's text */
+    int64_t ids[2];            /* made of them; both 0 when a side is blank */
+} pair_of_lines;
+
+typedef struct block {
+    enum { FREE, READY, TAKEN, DONE } state;
+    size_t file;        /* which pair of files */
+    int64_t first_line; /* in them, from 1 */
+    size_t lines;
+    pair_of_lines line[BLOCK_LINES];
+    char *text;
+    size_t used, room;
+    bti_ids ids[2];
+    bt_status status;
+    char error[1024];
+} block;
+
+/* The main thread fills blocks and empties them in the same order; workers take what is ready. */
+typedef struct pool {
+    const bti_tokenizer *tok[2];
+    pthread_mutex_t lock;
+    pthread_cond_t ready, done;
+    block *block;
+    size_t blocks, next; /* next: the one the next worker looks at */
+    int stop;
+    pthread_t thread[MAX_THREADS];
+    size_t threads;
+} pool;
+
+static int blank(const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (s[i] != ' ' && (s[i] < '\t' || s[i] > '\r')) return 0;
+    return 1;
+}
+
+static bt_status encode_block(const pool *p, block *b) {
+    for (size_t i = 0; i < b->lines; i++) {
+        pair_of_lines *l = &b->line[i];
+        l->ids[0] = l->ids[1] = 0;
+        if (blank(b->text + l->begin[0], l->bytes[0]) || blank(b->text + l->begin[1], l->bytes[1]))
+            continue;
+        for (int side = 0; side < 2; side++) {
+            int64_t before = b->ids[side].count;
+            BT_TRY(bti_tokenizer_encode(p->tok[side], b->text + l->begin[side], l->bytes[side],
+                                        &b->ids[side]));
+            l->ids[side] = b->ids[side].count - before;
+        }
+    }
+    return BT_OK;
+}
+
+/* The last error is the thread's own: it travels with the block. */
+static void work_on(const pool *p, block *b) {
+    b->status = encode_block(p, b);
+    if (b->status != BT_OK) snprintf(b->error, sizeof b->error, "%s", bt_last_error());
+}
+
+static void *worker(void *arg) {
+    pool *p = arg;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        block *b = &p->block[p->next];
+        if (p->stop) break;
+        if (b->state != READY) {
+            pthread_cond_wait(&p->ready, &p->lock);
+            continue;
+        }
+        p->next = (p->next + 1) % p->blocks;
+        b->state = TAKEN;
+        pthread_mutex_unlock(&p->lock);
+        work_on(p, b);
+        pthread_mutex_lock(&p->lock);
+        b->state = DONE;
+        pthread_cond_signal(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static size_t cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (size_t)n;
+}
+
+/* Signals are for the program's own thread. Fewer threads than cores, even none, will do. */
+static bt_status pool_start(pool *p, const bti_tokenizer *const tok[2]) {
+    size_t n = cores();
+    *p = (pool){.tok = {tok[0], tok[1]}, .blocks = 2 * n + 1};
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->ready, NULL);
+    pthread_cond_init(&p->done, NULL);
+    p->block = bti_alloc(p->blocks, sizeof *p->block);
+    if (p->block == NULL) return BT_ENOMEM;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (p->threads < n && pthread_create(&p->thread[p->threads], NULL, worker, p) == 0)
+        p->threads++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return BT_OK;
+}
+
+static void pool_stop(pool *p) {
+    pthread_mutex_lock(&p->lock);
+    p->stop = 1;
+    pthread_cond_broadcast(&p->ready);
+    pthread_mutex_unlock(&p->lock);
+    for (size_t i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    for (size_t i = 0; p->block != NULL && i < p->blocks; i++) {
+        bti_free(p->block[i].text);
+        for (int side = 0; side < 2; side++) bti_ids_free(&p->block[i].ids[side]);
+    }
+    bti_free(p->block);
+    pthread_cond_destroy(&p->done);
+    pthread_cond_destroy(&p->ready);
+    pthread_mutex_destroy(&p->lock);
+}
+
+static void pool_submit(pool *p, block *b) {
+    if (p->threads == 0) {
+        work_on(p, b);
+        b->state = DONE;
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    b->state = READY;
+    pthread_cond_broadcast(&p->ready);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Waits for a block's worker and takes the block back; *held: it had lines. */
+static bt_status pool_wait(pool *p, block *b, int *held) {
+    pthread_mutex_lock(&p->lock);
+    *held = b->state != FREE;
+    while (*held && b->state != DONE) pthread_cond_wait(&p->done, &p->lock);
+    b->state = FREE;
+    pthread_mutex_unlock(&p->lock);
+    return !*held || b->status == BT_OK ? BT_OK : bti_fail(b->status, "%s", b->error);
+}
+
+/* ---- tokenising ------------------------------------------------------------------------------ */
+
+typedef struct build {
+    const bti_corpus_config *cfg;
+    pool pool;
+    bti_cache_writer *writer;
+    bti_corpus_stats stats;
+    int64_t pairs, longest_ids;
+    int32_t end[2], unk[2];
+} build;
+
+static bt_status block_add(block *b, int side, const char *line, size_t n) {
+    if (b->used + n > b->room) {
+        size_t room = b->room ? b->room : BLOCK_BYTES;
+        while (room < b->used + n) room *= 2;
+        char *more = bti_realloc(b->text, room, 1);
+        if (more == NULL) return BT_ENOMEM;
+        b->text = more;
+        b->room = room;
+    }
+    b->line[b->lines].begin[side] = b->used;
+    b->line[b->lines].bytes[side] = n;
+    if (n > 0) memcpy(b->text + b->used, line, n);
+    b->used += n;
+    return BT_OK;
+}
+
+/* Lines of both sides, up to the block's measure or the end of the files; *more: there may be
+ * others. */
+static bt_status block_fill(block *b, bti_reader *const r[2], int *more) {
+    b->used = b->lines = 0;
+    b->ids[0].count = b->ids[1].count = 0;
+    b->first_line = bti_reader_line(r[0]) + 1;
+    *more = 1;
+    while (b->lines < BLOCK_LINES && b->used < BLOCK_BYTES) {
+        int ended[2];
+        for (int side = 0; side < 2; side++) {
+            const char *line;
+            size_t n;
+            BT_TRY(bti_reader_next(r[side], &line, &n));
+            ended[side] = line == NULL;
+            if (!ended[side]) BT_TRY(block_add(b, side, line, n));
+        }
+        if (ended[0] != ended[1])
+            return bti_fail(BT_EIO, "the text changed while it was being read");
+        *more = !ended[0];
+        if (!*more) break;
+        b->lines++;
+    }
+    return BT_OK;
+}
+
+static int64_t count_of(const int32_t *ids, int64_t n, int32_t id) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i++) found += ids[i] == id;
+    return found;
+}
+
+/* What the user asked for when a side has more ids than max_length; *keep: still a pair. */
+static bt_status overlong(build *x, const block *b, size_t i, int64_t n[2], int *keep) {
+    int64_t most = x->cfg->max_length - 1; /* the end symbol is the last */
+    *keep = 1;
+    if (n[0] <= most && n[1] <= most) return BT_OK;
+    int side = n[0] <= most;
+    const bti_files *files = side ? &x->cfg->target : &x->cfg->source;
+    if (x->cfg->overlong == BTI_OVERLONG_ERROR)
+        return bti_fail(BT_EINPUT,
+                        "%s: line %" PRId64 " has %" PRId64
+                        " tokens with its end symbol, data.max_length is %" PRId64,
+                        files->path[b->file], b->first_line + (int64_t)i, n[side] + 1, most + 1);
+    if (x->stats.overlong++ == 0) x->stats.first_overlong_line = x->stats.lines;
+    if (x->cfg->overlong == BTI_OVERLONG_SKIP) *keep = 0;
+    for (int s = 0; s < 2; s++)
+        if (n[s] > most) n[s] = most;
+    return BT_OK;
+}
+
+static bt_status add_pair(build *x, const int32_t *const ids[2], const int64_t n[2]) {
+    bti_corpus_stats *st = &x->stats;
+    BT_TRY(bti_cache_add(x->writer, st->lines, ids, n, x->end));
+    st->source_unknown += count_of(ids[0], n[0], x->unk[0]);
+    st->target_unknown += count_of(ids[1], n[1], x->unk[1]);
+    st->source_ids += n[0] + 1;
+    st->target_ids += n[1] + 1;
+    if (n[0] + 1 > st->max_source) st->max_source = n[0] + 1;
+    if (n[1] + 1 > st->max_target) st->max_target = n[1] + 1;
+    if (n[0] + n[1] + 2 > x->longest_ids) {
+        x->longest_ids = n[0] + n[1] + 2;
+        st->longest = x->pairs;
+        st->longest_line = st->lines;
+    }
+    x->pairs++;
+    return BT_OK;
+}
+
+/* A done block's pairs into the cache. */
+static bt_status drain(build *x, block *b) {
+    int held = 0;
+    BT_TRY(pool_wait(&x->pool, b, &held));
+    if (!held) return BT_OK;
+    const int32_t *next[2] = {b->ids[0].id, b->ids[1].id};
+    for (size_t i = 0; i < b->lines; i++) {
+        const int32_t *ids[2] = {next[0], next[1]};
+        int64_t n[2] = {b->line[i].ids[0], b->line[i].ids[1]};
+        int keep;
+        for (int side = 0; side < 2; side++)
+            if (n[side] > 0) next[side] += n[side];
+        x->stats.lines++;
+        if (n[0] == 0 || n[1] == 0) {
+            if (x->stats.empty++ == 0) x->stats.first_empty_line = x->stats.lines;
+            continue;
+        }
+        BT_TRY(overlong(x, b, i, n, &keep));
+        if (keep) BT_TRY(add_pair(x, ids, n));
+    }
+    return BT_OK;
+}
+
+/* All blocks of one pair of files; *turn: the ring's next block. */
+static bt_status tokenise_file(build *x, size_t file, size_t *turn) {
+    bti_reader *r[2] = {NULL, NULL};
+    int more = 1;
+    bt_status s = bti_reader_open(x->cfg->source.path[file], &r[0]);
+    if (s == BT_OK) s = bti_reader_open(x->cfg->target.path[file], &r[1]);
+    for (int side = 0; s == BT_OK && side < 2; side++) bti_reader_quiet(r[side]);
+    while (s == BT_OK && more) {
+        block *b = &x->pool.block[*turn];
+        s = drain(x, b);
+        if (s == BT_OK) s = block_fill(b, r, &more);
+        if (s != BT_OK || b->lines == 0) break;
+        b->file = file;
+        pool_submit(&x->pool, b);
+        *turn = (*turn + 1) % x->pool.blocks;
+    }
+    bti_reader_close(r[0]);
+    bti_reader_close(r[1]);
+    return s;
+}
+
+static bt_status tokenise(const bti_corpus_config *cfg, const bti_tokenizer *const tok[2],
+                          const char *path, uint64_t key, int64_t lines) {
+    build x = {.cfg = cfg};
+    for (int side = 0; side < 2; side++) {
+        x.end[side] = bti_tokenizer_specials(tok[side]).end;
+        x.unk[side] = bti_tokenizer_specials(tok[side]).unk;
+    }
+    BT_TRY(bti_cache_create(path, key, lines, &x.writer));
+    size_t turn = 0;
+    bt_status s = pool_start(&x.pool, tok);
+    for (size_t i = 0; s == BT_OK && i < cfg->source.count; i++) s = tokenise_file(&x, i, &turn);
+    for (size_t i = 0; s == BT_OK && i < x.pool.blocks; i++)
+        s = drain(&x, &x.pool.block[(turn + i) % x.pool.blocks]);
+    pool_stop(&x.pool);
+    if (s == BT_OK && x.pairs == 0)
+        s = bti_fail(BT_EINPUT,
+                     "%s and %s: no pair of lines to use: %" PRId64 " lines, %" PRId64
+                     " with an empty side, %" PRId64 " too long",
+                     cfg->source.path[0], cfg->target.path[0], x.stats.lines, x.stats.empty,
+                     x.stats.overlong);
+    if (s == BT_OK) return bti_cache_finish(x.writer, &x.stats);
+    bti_cache_abandon(x.writer);
+    return s;
+}
+
+/* ---- the corpus ------------------------------------------------------------------------------ */
+
+bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
+                          const bti_tokenizer *target, const char *cache_dir, bti_corpus **out) {
+    const bti_tokenizer *tok[2] = {source, target};
+    uint64_t key = 0;
+    int64_t lines = 0;
+    char *path = NULL;
+    if (cfg->max_length < 2)
+        return bti_fail(BT_EINPUT, "data.max_length is %" PRId64 ": at least 2", cfg->max_length);
+    BT_TRY(make_key(cfg, tok, &key));
+    bt_status s = BT_ENOMEM;
+    bti_corpus *c = bti_alloc(1, sizeof *c);
+    if (c == NULL) return BT_ENOMEM;
+    path = bti_format("%s/tokens-%016" PRIx64 ".bin", cache_dir, key);
+    if (path == NULL) goto fail;
+    if (bti_cache_open(path, key, &c->cache) != BT_OK) {
+        s = check_all(cfg, &lines);
+        if (s == BT_OK) s = bti_dir_make(cache_dir);
+        if (s == BT_OK) s = tokenise(cfg, tok, path, key, lines);
+        if (s == BT_OK) s = bti_cache_open(path, key, &c->cache);
+        if (s != BT_OK) goto fail;
+    }
+    bti_free(path);
+    *out = c;
+    return BT_OK;
+fail:
+    bti_free(path);
+    bti_free(c);
+    return s;
+}
+
+void bti_corpus_free(bti_corpus *c) {
+    if (c == NULL) return;
+    bti_cache_close(&c->cache);
+    bti_free(c);
+}
+
+int64_t bti_corpus_count(const bti_corpus *c) { return c->cache.pairs; }
+
+const int32_t *bti_corpus_source(const bti_corpus *c, int64_t i, int64_t *count) {
+    const bti_cache_pair *p = &c->cache.pair[i];
+    *count = p->source;
+    return c->cache.ids + p->begin;
+}
+
+const int32_t *bti_corpus_target(const bti_corpus *c, int64_t i, int64_t *count) {
+    const bti_cache_pair *p = &c->cache.pair[i];
+    *count = p->target;
+    return c->cache.ids + p->begin + p->source;
+}
+
+int64_t bti_corpus_line(const bti_corpus *c, int64_t i) { return c->cache.pair[i].line; }
+const bti_corpus_stats *bti_corpus_get_stats(const bti_corpus *c) { return c->cache.stats; }
+uint64_t bti_corpus_checksum(const bti_corpus *c) { return c->cache.checksum; }

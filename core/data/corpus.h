@@ -39,6 +39,10 @@ typedef struct bti_corpus_stats {
 
 typedef struct bti_corpus bti_corpus;
 
+/* Reads all text and refuses what open would refuse before it tokenises: bytes 00, bad UTF-8, line
+ * counts. For use before a tokeniser is trained on the text; open does it by itself. */
+bt_status bti_corpus_check(const bti_corpus_config *cfg);
+
 /* Opens the cache in `cache_dir` when its key (checksums of texts and tokenisers, settings) fits,
  * else reads and tokenises the text (both cores) and writes the cache, aside and renamed. */
 bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
@@ -58,6 +62,12 @@ typedef struct bti_reader bti_reader;
 bt_status bti_reader_open(const char *path, bti_reader **out);
 /* The next line without its end; *line NULL at the end. Valid until the next call. */
 bt_status bti_reader_next(bti_reader *r, const char **line, size_t *bytes);
+/* Leaves out the notice about CRLF, for a text that is read a second time. */
+void bti_reader_quiet(bti_reader *r);
+/* Number (from 1) of the line given last, and where it starts: the byte's offset (from 0) in the
+ * text, unpacked where it is packed. */
+int64_t bti_reader_line(const bti_reader *r);
+int64_t bti_reader_offset(const bti_reader *r);
 void bti_reader_close(bti_reader *r);
 
 /* Offset of the first byte that is not well-formed UTF-8 (Unicode 15, table 3-7) or is 00;

@@ -1,1 +1,43 @@
-typedef int bti_empty_embedding; /* filled by its own commit */
+/* Token embedding: drop(sqrt(d) table[id] + position), one table a side or one for both. */
+#include <math.h>
+
+#include "core/model/build.h"
+
+static bt_op_params params_of(const bti_build *b, int side, double beta) {
+    const bti_model_config *c = &b->m->cfg;
+    return (bt_op_params){.embed = {.scale = sqrt((double)c->d_model),
+                                    .beta = beta,
+                                    .drop = bti_drop_at(b, c->embedding_dropout, side)}};
+}
+
+bti_tid bti_embedding_fwd(bti_build *b, int side) {
+    bti_program *p = b->p;
+    const bti_tid *table = b->table[side];
+    bti_tid y = bti_activation_new(b, side ? "target embedding" : "source embedding", -1,
+                                   BTI_CLASS_INPUT, b->step->shape.rows[side], b->m->cfg.d_model);
+    bt_op_params params = params_of(b, side, 0);
+    bti_emit(p, BT_OP_EMBED_FWD,
+             BTI_OPERANDS([BT_EMBED_FWD_TABLE] = bti_weight(b, b->m->embed[side]),
+                          [BT_EMBED_FWD_IDS] = bti_all(p, table[BTI_TABLE_IDS]),
+                          [BT_EMBED_FWD_ROWPOS] = bti_all(p, table[BTI_TABLE_ROWPOS]),
+                          [BT_EMBED_FWD_POSTAB] = bti_all(p, b->positions),
+                          [BT_EMBED_FWD_Y] = bti_all(p, y)),
+             &params, 0);
+    return y;
+}
+
+void bti_embedding_bwd(bti_build *b, int side, bti_tid dy) {
+    bti_program *p = b->p;
+    const bti_tid *table = b->table[side];
+    int32_t w = b->m->embed[side];
+    double beta = b->step->first_micro_batch && !(b->table_written & 1ull << w) ? 0 : 1;
+    bt_op_params params = params_of(b, side, beta);
+    bti_emit(p, BT_OP_EMBED_BWD,
+             BTI_OPERANDS([BT_EMBED_BWD_DY] = bti_all(p, dy),
+                          [BT_EMBED_BWD_ROWPOS] = bti_all(p, table[BTI_TABLE_ROWPOS]),
+                          [BT_EMBED_BWD_ORDER] = bti_all(p, table[BTI_TABLE_ORDER]),
+                          [BT_EMBED_BWD_SEGS] = bti_all(p, table[BTI_TABLE_SEGS]),
+                          [BT_EMBED_BWD_DTABLE] = bti_grad(b, w)),
+             &params, 0);
+    b->table_written |= 1ull << w;
+}

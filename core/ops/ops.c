@@ -1,1 +1,477 @@
-typedef int bti_empty_ops; /* filled by its own commit */
+#include "core/ops/ops.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "core/base/status.h"
+
+#define BT_BIT(i) (1u << (i))
+
+/* ---- tables made from the one list ------------------------------------------------------------
+ */
+
+static const bt_operand_info operand_table[BT_OP_COUNT][BT_MAX_OPERANDS] = {
+#define NEED_REQ 0
+#define NEED_OPT 1
+#define BT_ARG(name, NAME, arg, ARG, role, need, type, alias) \
+    [BT_OP_##NAME][BT_##NAME##_##ARG] = {#arg, BT_ROLE_##role, BT_TYPE_##type, NEED_##need, alias},
+#include "core/ops/op_list.inc"
+};
+
+/* Entry 0 stands for a number that is no op; op i is entry i + 1. The count of operands is the sum
+ * of one for each BT_ARG line. */
+static const bt_op_info info_table[BT_OP_COUNT + 1] = {
+#define SLOT_MUST 0
+#define SLOT_FUSED 1
+// clang-format off
+#define BT_OP(op_name, NAME, slot) \
+    }, [BT_OP_##NAME + 1] = {.name = #op_name, .fused = SLOT_##slot, \
+                             .operand = operand_table[BT_OP_##NAME], .operands = 0
+#define BT_ARG(name, NAME, arg, ARG, role, need, type, alias) + 1
+    [0] = {.name = "unknown op"
+#include "core/ops/op_list.inc"
+    }
+    // clang-format on
+};
+
+const bt_op_info *bti_op_info(bt_op op) {
+    return &info_table[(unsigned)op < BT_OP_COUNT ? (unsigned)op + 1 : 0];
+}
+
+/* ---- checks -----------------------------------------------------------------------------------
+ */
+
+/* A complaint about operand `i` of the call, or about its parameters (i < 0). */
+static bt_status bad(const bt_call *call, int i, const char *fmt, ...) BTI_PRINTF(3, 4);
+static bt_status bad(const bt_call *call, int i, const char *fmt, ...) {
+    const bt_op_info *op = bti_op_info(call->op);
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (i < 0) return bti_fail(BT_EINTERNAL, "op %s: %s", op->name, text);
+    const bt_view *v = &call->t[i];
+    const char *type =
+        (unsigned)v->dtype < BT_DTYPE_COUNT ? bti_dtype_name(v->dtype) : "unknown type";
+    return bti_fail(BT_EINTERNAL, "op %s, operand %s (%lld x %lld, ld %lld, %s): %s", op->name,
+                    op->operand[i].name, (long long)v->rows, (long long)v->cols, (long long)v->ld,
+                    type, text);
+}
+
+/* Elements from the first to the last one of `rows` x `cols`, plus those that batches add; -1 when
+ * the byte count would pass INT64_MAX. */
+static int64_t extent(const bt_view *v, int64_t n0, int64_t s0, int64_t n1, int64_t s1) {
+    if (v->rows == 0 || v->cols == 0) return 0;
+    int64_t a, b, c, sum, bytes;
+    if (__builtin_mul_overflow(v->rows - 1, v->ld, &a) ||
+        __builtin_mul_overflow(n0 > 1 ? n0 - 1 : 0, s0, &b) ||
+        __builtin_mul_overflow(n1 > 1 ? n1 - 1 : 0, s1, &c) || __builtin_add_overflow(a, b, &sum) ||
+        __builtin_add_overflow(sum, c, &sum) || __builtin_add_overflow(sum, v->cols, &sum) ||
+        __builtin_mul_overflow(sum, (int64_t)bti_dtype_size(v->dtype), &bytes) ||
+        __builtin_add_overflow(bytes, (int64_t)(v->off & INT64_MAX), &bytes))
+        return -1;
+    return sum;
+}
+
+static int64_t operand_extent(const bt_call *call, int i) {
+    const bt_view *v = &call->t[i];
+    const bt_gemm_params *g = &call->p.gemm;
+    if (call->op != BT_OP_GEMM) return extent(v, 1, 0, 1, 0);
+    int64_t s0 = i == BT_GEMM_A ? g->a0 : i == BT_GEMM_B ? g->b0 : g->c0;
+    int64_t s1 = i == BT_GEMM_A ? g->a1 : i == BT_GEMM_B ? g->b1 : g->c1;
+    return extent(v, g->batch0, s0, g->batch1, s1);
+}
+
+uint64_t bti_op_extent(const bt_call *call, int operand) {
+    const bt_view *v = &call->t[operand];
+    int64_t n = bti_view_present(v) ? operand_extent(call, operand) : 0;
+    return n < 0 ? UINT64_MAX : (uint64_t)n * bti_dtype_size(v->dtype);
+}
+
+/* The floating type of a call: of its first DATA operand, or of its first ACC one where there is
+ * no DATA operand. */
+static bt_dtype call_dtype(const bt_call *call, const bt_op_info *op) {
+    for (int pass = BT_TYPE_DATA; pass <= BT_TYPE_ACC; pass++)
+        for (int i = 0; i < op->operands; i++)
+            if ((int)op->operand[i].type == pass && bti_view_present(&call->t[i]))
+                return call->t[i].dtype;
+    return BT_F32;
+}
+
+static bt_status check_type(const bt_call *call, int i, bt_operand_type type, bt_dtype data) {
+    bt_dtype got = call->t[i].dtype;
+    bt_dtype want = type == BT_TYPE_INT ? BT_I32 : type == BT_TYPE_ACC ? bti_dtype_acc(data) : data;
+    if (call->op == BT_OP_AXPBY && (unsigned)got < BT_DTYPE_COUNT && bti_dtype_is_float(got))
+        return BT_OK;
+    if (got != want) return bad(call, i, "type must be %s", bti_dtype_name(want));
+    return BT_OK;
+}
+
+static bt_status check_operands(const bt_call *call, const bt_op_info *op) {
+    bt_dtype data = call_dtype(call, op);
+    if ((unsigned)data >= BT_DTYPE_COUNT || !bti_dtype_is_float(data))
+        return bad(call, -1, "the type of its data is no floating type");
+    for (int i = 0; i < op->operands; i++) {
+        const bt_view *v = &call->t[i];
+        if (v->ld == 0) {
+            if (!op->operand[i].optional) return bad(call, i, "is required");
+            if (v->rows != 0 || v->cols != 0) return bad(call, i, "is absent (ld 0), yet has size");
+            continue;
+        }
+        if (v->rows < 0 || v->cols < 0) return bad(call, i, "negative size");
+        if (v->ld < 1 || v->ld < v->cols) return bad(call, i, "ld is less than cols");
+        BT_TRY(check_type(call, i, op->operand[i].type, data));
+        if (v->off > INT64_MAX || operand_extent(call, i) < 0)
+            return bad(call, i, "does not fit in 63 bits of bytes");
+    }
+    return BT_OK;
+}
+
+/* Operand `i`, when present, has this shape. */
+static bt_status shape(const bt_call *call, int i, int64_t rows, int64_t cols) {
+    const bt_view *v = &call->t[i];
+    if (!bti_view_present(v) || (v->rows == rows && v->cols == cols)) return BT_OK;
+    return bad(call, i, "must be %lld x %lld", (long long)rows, (long long)cols);
+}
+
+static bt_status needed(const bt_call *call, int i, const char *when) {
+    if (bti_view_present(&call->t[i])) return BT_OK;
+    return bad(call, i, "is required %s", when);
+}
+
+static bt_status check_beta(const bt_call *call, double beta) {
+    if (beta == 0 || beta == 1) return BT_OK;
+    return bad(call, -1, "beta of gradients must be 0 or 1, is %g", beta);
+}
+
+static bt_status check_drop(const bt_call *call, const bt_drop *drop) {
+    if (!(drop->p >= 0 && drop->p < 1))
+        return bad(call, -1, "dropout %g is not in [0, 1)", (double)drop->p);
+    if (drop->p > 0 && drop->site > BT_PHILOX_MAX_SITE)
+        return bad(call, -1, "dropout site %u is beyond %d", drop->site, BT_PHILOX_MAX_SITE);
+    return BT_OK;
+}
+
+/* Dropout by rows: rowpos is there when p > 0 and every channel has a counter. */
+static bt_status check_row_drop(const bt_call *call, const bt_drop *drop, int rowpos, int reads,
+                                int64_t rows, int64_t cols) {
+    BT_TRY(check_drop(call, drop));
+    BT_TRY(shape(call, rowpos, rows, 2));
+    if (!(drop->p > 0) || !reads) return BT_OK;
+    if (cols > BT_PHILOX_MAX_CHANNEL + 1)
+        return bad(call, -1, "dropout over %lld channels, at most %d have random numbers",
+                   (long long)cols, BT_PHILOX_MAX_CHANNEL + 1);
+    return needed(call, rowpos, "with dropout");
+}
+
+static bt_status check_gemm(const bt_call *call) {
+    const bt_gemm_params *g = &call->p.gemm;
+    const bt_view *a = &call->t[BT_GEMM_A], *b = &call->t[BT_GEMM_B], *c = &call->t[BT_GEMM_C];
+    int64_t k = g->trans_a ? a->rows : a->cols;
+    BT_TRY(shape(call, BT_GEMM_A, g->trans_a ? k : c->rows, g->trans_a ? c->rows : k));
+    BT_TRY(shape(call, BT_GEMM_B, g->trans_b ? c->cols : k, g->trans_b ? k : c->cols));
+    (void)b;
+    if (g->batch0 < 0 || g->batch1 < 0) return bad(call, -1, "negative batch count");
+    if (g->a0 < 0 || g->a1 < 0 || g->b0 < 0 || g->b1 < 0 || g->c0 < 0 || g->c1 < 0)
+        return bad(call, -1, "negative batch offset");
+    if ((g->batch0 > 1 && g->c0 == 0) || (g->batch1 > 1 && g->c1 == 0))
+        return bad(call, BT_GEMM_C, "the matrices of a batch overlap");
+    return BT_OK;
+}
+
+static bt_status check_bias_act_fwd(const bt_call *call) {
+    const bt_bias_act_params *p = &call->p.bias_act;
+    int64_t r = call->t[BT_BIAS_ACT_FWD_X].rows, c = call->t[BT_BIAS_ACT_FWD_X].cols;
+    if ((unsigned)p->act > BT_ACT_GELU) return bad(call, -1, "unknown activation %d", p->act);
+    BT_TRY(shape(call, BT_BIAS_ACT_FWD_BIAS, 1, c));
+    BT_TRY(shape(call, BT_BIAS_ACT_FWD_Y, r, c));
+    return check_row_drop(call, &p->drop, BT_BIAS_ACT_FWD_ROWPOS, 1, r, c);
+}
+
+static bt_status check_bias_act_bwd(const bt_call *call) {
+    const bt_bias_act_params *p = &call->p.bias_act;
+    int64_t r = call->t[BT_BIAS_ACT_BWD_DY].rows, c = call->t[BT_BIAS_ACT_BWD_DY].cols;
+    if ((unsigned)p->act > BT_ACT_GELU) return bad(call, -1, "unknown activation %d", p->act);
+    BT_TRY(shape(call, BT_BIAS_ACT_BWD_X, r, c));
+    BT_TRY(shape(call, BT_BIAS_ACT_BWD_BIAS, 1, c));
+    BT_TRY(shape(call, BT_BIAS_ACT_BWD_Y, r, c));
+    BT_TRY(shape(call, BT_BIAS_ACT_BWD_DX, r, c));
+    BT_TRY(shape(call, BT_BIAS_ACT_BWD_DBIAS, 1, c));
+    if (p->act == BT_ACT_RELU) BT_TRY(needed(call, BT_BIAS_ACT_BWD_Y, "by relu"));
+    if (p->act == BT_ACT_GELU) BT_TRY(needed(call, BT_BIAS_ACT_BWD_X, "by gelu"));
+    if (!bti_view_present(&call->t[BT_BIAS_ACT_BWD_DX]))
+        BT_TRY(needed(call, BT_BIAS_ACT_BWD_DBIAS, "when dx is absent"));
+    BT_TRY(check_beta(call, p->beta));
+    return check_row_drop(call, &p->drop, BT_BIAS_ACT_BWD_ROWPOS, p->act != BT_ACT_RELU, r, c);
+}
+
+static bt_status check_eps(const bt_call *call, double eps, int64_t cols) {
+    if (cols < 1) return bad(call, -1, "rows of width 0 have no mean");
+    if (!(eps >= 0)) return bad(call, -1, "eps %g is negative", eps);
+    return BT_OK;
+}
+
+static bt_status check_norm_fwd(const bt_call *call) {
+    int64_t r = call->t[BT_NORM_FWD_X].rows, c = call->t[BT_NORM_FWD_X].cols;
+    BT_TRY(shape(call, BT_NORM_FWD_GAMMA, 1, c));
+    BT_TRY(shape(call, BT_NORM_FWD_BETA, 1, c));
+    BT_TRY(shape(call, BT_NORM_FWD_Y, r, c));
+    BT_TRY(shape(call, BT_NORM_FWD_STATS, r, 2));
+    return check_eps(call, call->p.norm.eps, c);
+}
+
+static bt_status check_norm_bwd(const bt_call *call) {
+    int64_t r = call->t[BT_NORM_BWD_DY].rows, c = call->t[BT_NORM_BWD_DY].cols;
+    BT_TRY(shape(call, BT_NORM_BWD_X, r, c));
+    BT_TRY(shape(call, BT_NORM_BWD_STATS, r, 2));
+    BT_TRY(shape(call, BT_NORM_BWD_GAMMA, 1, c));
+    BT_TRY(shape(call, BT_NORM_BWD_DRES, r, c));
+    BT_TRY(shape(call, BT_NORM_BWD_DX, r, c));
+    BT_TRY(shape(call, BT_NORM_BWD_DGAMMA, 1, c));
+    BT_TRY(shape(call, BT_NORM_BWD_DBETA, 1, c));
+    BT_TRY(check_beta(call, call->p.norm.beta));
+    return check_eps(call, call->p.norm.eps, c);
+}
+
+static bt_status check_add_norm_fwd(const bt_call *call) {
+    const bt_add_norm_params *p = &call->p.add_norm;
+    const bt_view *t = call->t;
+    int64_t r = t[BT_ADD_NORM_FWD_X].rows, c = t[BT_ADD_NORM_FWD_X].cols;
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_BIAS, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_RES, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_GAMMA, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_BETA, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_R, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_Y, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_FWD_STATS, r, 2));
+    int parts =
+        bti_view_present(&t[BT_ADD_NORM_FWD_GAMMA]) + bti_view_present(&t[BT_ADD_NORM_FWD_BETA]) +
+        bti_view_present(&t[BT_ADD_NORM_FWD_Y]) + bti_view_present(&t[BT_ADD_NORM_FWD_STATS]);
+    if (parts != 0 && parts != 4)
+        return bad(call, -1, "gamma, beta, y and stats come together or not at all");
+    BT_TRY(check_eps(call, p->eps, c));
+    return check_row_drop(call, &p->drop, BT_ADD_NORM_FWD_ROWPOS, 1, r, c);
+}
+
+static bt_status check_add_norm_bwd(const bt_call *call) {
+    const bt_add_norm_params *p = &call->p.add_norm;
+    const bt_view *t = call->t;
+    int64_t r = t[BT_ADD_NORM_BWD_DY].rows, c = t[BT_ADD_NORM_BWD_DY].cols;
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_R, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_STATS, r, 2));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_GAMMA, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DRES, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DR, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DX, r, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DGAMMA, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DBETA, 1, c));
+    BT_TRY(shape(call, BT_ADD_NORM_BWD_DBIAS, 1, c));
+    BT_TRY(check_beta(call, p->beta));
+    BT_TRY(check_eps(call, p->eps, c));
+    int dx = bti_view_present(&t[BT_ADD_NORM_BWD_DX]);
+    int dbias = bti_view_present(&t[BT_ADD_NORM_BWD_DBIAS]);
+    if (p->drop.p > 0 && dbias)
+        BT_TRY(needed(call, BT_ADD_NORM_BWD_DX, "with dropout when dbias is wanted"));
+    return check_row_drop(call, &p->drop, BT_ADD_NORM_BWD_ROWPOS, dx || dbias, r, c);
+}
+
+static bt_status check_attn(const bt_call *call, int q, int k, int v, int seq) {
+    const bt_attn_params *p = &call->p.attn;
+    const bt_view *t = call->t;
+    if (p->heads < 1 || p->heads > BT_PHILOX_MAX_HEAD + 1)
+        return bad(call, -1, "%d heads: must be 1 to %d", p->heads, BT_PHILOX_MAX_HEAD + 1);
+    if (t[q].cols % p->heads != 0)
+        return bad(call, q, "width is no multiple of %d heads", p->heads);
+    BT_TRY(shape(call, k, t[k].rows, t[q].cols));
+    BT_TRY(shape(call, v, t[k].rows, t[q].cols));
+    BT_TRY(shape(call, seq, t[seq].rows, BT_SEQ_COLS));
+    return check_drop(call, &p->drop);
+}
+
+static bt_status check_attn_fwd(const bt_call *call) {
+    const bt_view *q = &call->t[BT_ATTN_FWD_Q], *kidx = &call->t[BT_ATTN_FWD_KIDX];
+    BT_TRY(check_attn(call, BT_ATTN_FWD_Q, BT_ATTN_FWD_K, BT_ATTN_FWD_V, BT_ATTN_FWD_SEQ));
+    BT_TRY(shape(call, BT_ATTN_FWD_KIDX, call->t[BT_ATTN_FWD_SEQ].rows, kidx->cols));
+    BT_TRY(shape(call, BT_ATTN_FWD_O, q->rows, q->cols));
+    return shape(call, BT_ATTN_FWD_LSE, q->rows, call->p.attn.heads);
+}
+
+static bt_status check_attn_bwd(const bt_call *call) {
+    const bt_view *q = &call->t[BT_ATTN_BWD_Q], *k = &call->t[BT_ATTN_BWD_K];
+    BT_TRY(check_attn(call, BT_ATTN_BWD_Q, BT_ATTN_BWD_K, BT_ATTN_BWD_V, BT_ATTN_BWD_SEQ));
+    BT_TRY(shape(call, BT_ATTN_BWD_O, q->rows, q->cols));
+    BT_TRY(shape(call, BT_ATTN_BWD_LSE, q->rows, call->p.attn.heads));
+    BT_TRY(shape(call, BT_ATTN_BWD_DO, q->rows, q->cols));
+    BT_TRY(shape(call, BT_ATTN_BWD_DQ, q->rows, q->cols));
+    BT_TRY(shape(call, BT_ATTN_BWD_DK, k->rows, k->cols));
+    return shape(call, BT_ATTN_BWD_DV, k->rows, k->cols);
+}
+
+static bt_status check_embed_fwd(const bt_call *call) {
+    int64_t r = call->t[BT_EMBED_FWD_Y].rows, c = call->t[BT_EMBED_FWD_Y].cols;
+    BT_TRY(shape(call, BT_EMBED_FWD_TABLE, call->t[BT_EMBED_FWD_TABLE].rows, c));
+    BT_TRY(shape(call, BT_EMBED_FWD_IDS, r, 1));
+    BT_TRY(shape(call, BT_EMBED_FWD_POSTAB, call->t[BT_EMBED_FWD_POSTAB].rows, c));
+    return check_row_drop(call, &call->p.embed.drop, BT_EMBED_FWD_ROWPOS, 1, r, c);
+}
+
+static bt_status check_embed_bwd(const bt_call *call) {
+    int64_t r = call->t[BT_EMBED_BWD_DY].rows, c = call->t[BT_EMBED_BWD_DY].cols;
+    const bt_view *segs = &call->t[BT_EMBED_BWD_SEGS];
+    BT_TRY(shape(call, BT_EMBED_BWD_ORDER, r, 1));
+    BT_TRY(shape(call, BT_EMBED_BWD_SEGS, segs->rows, 2));
+    if (segs->rows < 1) return bad(call, BT_EMBED_BWD_SEGS, "lacks its closing row");
+    BT_TRY(shape(call, BT_EMBED_BWD_DTABLE, call->t[BT_EMBED_BWD_DTABLE].rows, c));
+    BT_TRY(check_beta(call, call->p.embed.beta));
+    return check_row_drop(call, &call->p.embed.drop, BT_EMBED_BWD_ROWPOS, 1, r, c);
+}
+
+static bt_status check_cross_entropy(const bt_call *call) {
+    const bt_cross_entropy_params *p = &call->p.cross_entropy;
+    const bt_view *z = &call->t[BT_CROSS_ENTROPY_LOGITS];
+    if (z->cols < 1) return bad(call, BT_CROSS_ENTROPY_LOGITS, "has no symbols");
+    if (!(p->smoothing >= 0 && p->smoothing <= 1))
+        return bad(call, -1, "smoothing %g is not in [0, 1]", p->smoothing);
+    BT_TRY(shape(call, BT_CROSS_ENTROPY_BIAS, 1, z->cols));
+    BT_TRY(shape(call, BT_CROSS_ENTROPY_LABELS, z->rows, 1));
+    return shape(call, BT_CROSS_ENTROPY_LOSS, z->rows, 2);
+}
+
+static bt_status check_axpby(const bt_call *call) {
+    const bt_view *x = &call->t[BT_AXPBY_X];
+    return shape(call, BT_AXPBY_Y, x->rows, x->cols);
+}
+
+static bt_status check_gather(const bt_call *call) {
+    const bt_view *y = &call->t[BT_GATHER_Y];
+    BT_TRY(shape(call, BT_GATHER_INDEX, y->rows, 1));
+    return shape(call, BT_GATHER_X, call->t[BT_GATHER_X].rows, y->cols);
+}
+
+static bt_status check_topk(const bt_call *call) {
+    const bt_view *z = &call->t[BT_TOPK_LOGITS], *value = &call->t[BT_TOPK_VALUE];
+    if (z->cols < 1) return bad(call, BT_TOPK_LOGITS, "has no symbols");
+    if (z->cols > INT32_MAX) return bad(call, BT_TOPK_LOGITS, "ids do not fit in int32");
+    BT_TRY(shape(call, BT_TOPK_BIAS, 1, z->cols));
+    BT_TRY(shape(call, BT_TOPK_VALUE, z->rows, value->cols));
+    return shape(call, BT_TOPK_ID, z->rows, value->cols);
+}
+
+static bt_status check_sumsq(const bt_call *call) {
+    int64_t n = call->t[BT_SUMSQ_X].cols;
+    BT_TRY(shape(call, BT_SUMSQ_X, 1, n));
+    return shape(call, BT_SUMSQ_PART, n / BT_SUMSQ_BLOCK + (n % BT_SUMSQ_BLOCK != 0), 2);
+}
+
+static bt_status check_update_scalars(const bt_call *call) {
+    BT_TRY(shape(call, BT_UPDATE_SCALARS_PART, call->t[BT_UPDATE_SCALARS_PART].rows, 2));
+    return shape(call, BT_UPDATE_SCALARS_SCALARS, 1, BT_SCALAR_COUNT);
+}
+
+static bt_status check_adamw(const bt_call *call) {
+    const bt_adamw_params *p = &call->p.adamw;
+    int64_t n = call->t[BT_ADAMW_G].cols;
+    BT_TRY(shape(call, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT));
+    BT_TRY(shape(call, BT_ADAMW_G, 1, n));
+    BT_TRY(shape(call, BT_ADAMW_W, 1, n));
+    BT_TRY(shape(call, BT_ADAMW_M, 1, n));
+    BT_TRY(shape(call, BT_ADAMW_V, 1, n));
+    if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
+        return bad(call, -1, "beta1 %g and beta2 %g must be in [0, 1)", p->beta1, p->beta2);
+    if (!(p->eps >= 0)) return bad(call, -1, "eps %g is negative", p->eps);
+    return BT_OK;
+}
+
+static bt_status (*const check_table[BT_OP_COUNT])(const bt_call *) = {
+#define BT_OP(name, NAME, slot) [BT_OP_##NAME] = check_##name,
+#include "core/ops/op_list.inc"
+};
+
+bt_status bti_op_check(const bt_call *call) {
+    if ((unsigned)call->op >= BT_OP_COUNT)
+        return bti_fail(BT_EINTERNAL, "there is no op number %d", (int)call->op);
+    BT_TRY(check_operands(call, bti_op_info(call->op)));
+    return check_table[call->op](call);
+}
+
+/* ---- dispatch ---------------------------------------------------------------------------------
+ */
+
+static atomic_uint_fast64_t counts[BT_OP_COUNT];
+
+uint64_t bti_op_count(bt_op op) {
+    return (unsigned)op < BT_OP_COUNT ? atomic_load_explicit(&counts[op], memory_order_relaxed) : 0;
+}
+
+bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    BT_TRY(bti_op_check(call));
+    atomic_fetch_add_explicit(&counts[call->op], 1, memory_order_relaxed);
+    bt_op_fn slot = dev->op[call->op];
+    if (slot != NULL) return slot(dev, stream, call);
+    if (bti_op_info(call->op)->fused) return bti_compose_run(dev, stream, call);
+    return bti_fail(BT_EINTERNAL, "device %s has no op %s", dev->info.name,
+                    bti_op_info(call->op)->name);
+}
+
+uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info,
+                         const bt_call *call) {
+    if (bti_op_info(call->op)->fused && !(planning->fused & BT_BIT(call->op)))
+        return bti_compose_ws_bytes(planning, info, call);
+    return planning->ws_bytes(info, call);
+}
+
+/* ---- cost -------------------------------------------------------------------------------------
+ */
+
+static double gemm_batches(const bt_gemm_params *g) {
+    return (double)(g->batch0 > 1 ? g->batch0 : 1) * (double)(g->batch1 > 1 ? g->batch1 : 1);
+}
+
+/* Query-key pairs of an attention call: as given, else as if all sequences were of equal length and
+ * everything were visible. */
+static double attn_pairs(const bt_call *call, double pairs, int q, int k, int seq) {
+    if (pairs > 0 || call->t[seq].rows == 0) return pairs;
+    return (double)call->t[q].rows * (double)call->t[k].rows / (double)call->t[seq].rows;
+}
+
+double bti_op_flops(const bt_call *call, double pairs) {
+    const bt_view *t = call->t;
+    switch (call->op) {
+    case BT_OP_GEMM: {
+        int64_t k = call->p.gemm.trans_a ? t[BT_GEMM_A].rows : t[BT_GEMM_A].cols;
+        return 2 * (double)t[BT_GEMM_C].rows * (double)t[BT_GEMM_C].cols * (double)k *
+               gemm_batches(&call->p.gemm);
+    }
+    case BT_OP_ATTN_FWD: /* q k, P v */
+        return 2 * 2 * (double)t[BT_ATTN_FWD_Q].cols *
+               attn_pairs(call, pairs, BT_ATTN_FWD_Q, BT_ATTN_FWD_K, BT_ATTN_FWD_SEQ);
+    case BT_OP_ATTN_BWD: /* q k, do v, dS k, dS q, P do */
+        return 2 * 5 * (double)t[BT_ATTN_BWD_Q].cols *
+               attn_pairs(call, pairs, BT_ATTN_BWD_Q, BT_ATTN_BWD_K, BT_ATTN_BWD_SEQ);
+    default:
+        return 0;
+    }
+}
+
+double bti_op_bytes(const bt_call *call) {
+    const bt_op_info *op = bti_op_info(call->op);
+    double sum = 0;
+    for (int i = 0; i < op->operands; i++) {
+        const bt_view *v = &call->t[i];
+        if (!bti_view_present(v)) continue;
+        int64_t rows = v->rows;
+        /* Of a table only the rows that are looked up are read. */
+        if (call->op == BT_OP_EMBED_FWD && (i == BT_EMBED_FWD_TABLE || i == BT_EMBED_FWD_POSTAB))
+            rows = call->t[BT_EMBED_FWD_Y].rows;
+        if (call->op == BT_OP_GATHER && i == BT_GATHER_X) rows = call->t[BT_GATHER_Y].rows;
+        double bytes = (double)rows * (double)v->cols * (double)bti_dtype_size(v->dtype);
+        if (call->op == BT_OP_GEMM) bytes *= gemm_batches(&call->p.gemm);
+        int both = op->operand[i].role == BT_ROLE_INOUT;
+        if (call->op == BT_OP_GEMM && call->p.gemm.beta == 0) both = 0;
+        if (call->op == BT_OP_AXPBY && call->p.axpby.b == 0) both = 0;
+        sum += both ? 2 * bytes : bytes;
+    }
+    return sum;
+}

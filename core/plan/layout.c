@@ -1,1 +1,277 @@
-typedef int bti_empty_layout; /* filled by its own commit */
+/* Offsets from live ranges.
+ *
+ * Tensors that share storage (an output in place of a dying input) are one block. Blocks are placed
+ * one after the other at the lowest offset where they hit no placed block that lives at the same
+ * time; what decides the waste is the order. Several orders are tried, and then the blocks that
+ * stick out at the top are moved to the front of the order while that helps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "core/plan/program.h"
+
+typedef struct block {
+    int32_t first, last;
+    uint64_t bytes; /* aligned, guard included */
+    uint64_t offset;
+} block;
+
+typedef struct state {
+    block *blocks;
+    int32_t count;
+    int32_t *order, *trial, *sorted;
+    uint64_t heap;
+} state;
+
+static uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
+
+static int has_place(const bti_tensor *t) {
+    return t->region == BTI_REGION_DYNAMIC && t->first >= 0;
+}
+
+static int whole(const bti_program *p, const bti_ref *r) {
+    const bti_tensor *t = &p->tensor[r->id];
+    return r->row == 0 && r->col == 0 && r->rows == t->rows && r->cols == t->cols;
+}
+
+/* Output operand `out` of op k may take the storage of input `in`: both whole, equal bytes, the
+ * input dies here and appears nowhere else in the op, the output begins here. */
+static int may_alias(const bti_program *p, int32_t k, int out, int in) {
+    const bti_op_record *o = &p->op[k];
+    if (o->t[in].id == 0 || !whole(p, &o->t[in]) || !whole(p, &o->t[out])) return 0;
+    const bti_tensor *x = &p->tensor[o->t[in].id], *y = &p->tensor[o->t[out].id];
+    if (!has_place(x) || x->last != k || y->first != k || x->bytes != y->bytes) return 0;
+    for (int i = 0; i < bti_op_info(o->op)->operands; i++)
+        if (i != in && o->t[i].id == o->t[in].id) return 0;
+    return 1;
+}
+
+/* block_of[id]: the block of each tensor; fills blocks with live ranges and bytes. */
+static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, block *blocks,
+                           int32_t *block_of) {
+    int32_t count = 0;
+    memset(block_of, 0xFF, ((size_t)p->tensors + 1) * sizeof *block_of);
+    for (int32_t k = 0; k < p->ops; k++) {
+        const bti_op_record *o = &p->op[k];
+        const bt_op_info *info = bti_op_info(o->op);
+        uint32_t taken = 0;
+        for (int i = 0; i <= info->operands; i++) {
+            bti_tid id = i < info->operands ? o->t[i].id : o->ws;
+            if (id == 0 || !has_place(&p->tensor[id]) || block_of[id] >= 0) continue;
+            const bti_tensor *t = &p->tensor[id];
+            uint32_t alias =
+                i < info->operands && !opt->no_alias ? info->operand[i].alias & ~taken : 0;
+            for (int j = 0; alias >> j && block_of[id] < 0; j++) {
+                if (!(alias >> j & 1) || !may_alias(p, k, i, j)) continue;
+                taken |= 1u << j;
+                block_of[id] = block_of[o->t[j].id];
+                blocks[block_of[id]].last = t->last;
+            }
+            if (block_of[id] >= 0) continue;
+            block_of[id] = count;
+            blocks[count++] = (block){.first = t->first,
+                                      .last = t->last,
+                                      .bytes = align_up(t->bytes + opt->guard, opt->alignment)};
+        }
+    }
+    return count;
+}
+
+/* Bytes live at each op (a block is live from its first op to its last, both included). */
+static uint64_t most_live(const block *blocks, int32_t count, int64_t *delta, int32_t ops,
+                          int32_t *peak) {
+    memset(delta, 0, ((size_t)ops + 1) * sizeof *delta);
+    for (int32_t i = 0; i < count; i++) {
+        delta[blocks[i].first] += (int64_t)blocks[i].bytes;
+        delta[blocks[i].last + 1] -= (int64_t)blocks[i].bytes;
+    }
+    int64_t live = 0, best = 0;
+    *peak = 0;
+    for (int32_t k = 0; k < ops; k++) {
+        live += delta[k];
+        if (live > best) {
+            best = live;
+            *peak = k;
+        }
+    }
+    return (uint64_t)best;
+}
+
+/* An address for `bytes` bytes at `at` or above that does not cross a heap's end. */
+static uint64_t in_heap(const state *s, uint64_t at, uint64_t bytes) {
+    if (s->heap == 0 || bytes == 0 || at / s->heap == (at + bytes - 1) / s->heap) return at;
+    return align_up(at, s->heap);
+}
+
+/* Lowest offset for block b among the placed ones. They are sorted by offset, so whatever lies
+ * below `at` and lives at the same time has pushed `at` past its end already. */
+static uint64_t lowest_fit(const state *s, int32_t placed, const block *b) {
+    uint64_t at = 0;
+    for (int32_t i = 0; i < placed; i++) {
+        const block *q = &s->blocks[s->sorted[i]];
+        if (q->offset >= at + b->bytes) break;
+        if (q->last < b->first || b->last < q->first || q->offset + q->bytes <= at) continue;
+        at = in_heap(s, q->offset + q->bytes, b->bytes);
+    }
+    return at;
+}
+
+/* Places all blocks in the given order. Gives the top and the place in the order of the block that
+ * reaches it; UINT64_MAX as soon as `limit` is reached. */
+static uint64_t place(state *s, const int32_t *order, uint64_t limit, int32_t *highest) {
+    uint64_t top = 0;
+    for (int32_t n = 0; n < s->count; n++) {
+        block *b = &s->blocks[order[n]];
+        b->offset = lowest_fit(s, n, b);
+        int32_t i = n;
+        while (i > 0 && s->blocks[s->sorted[i - 1]].offset > b->offset) {
+            s->sorted[i] = s->sorted[i - 1];
+            i--;
+        }
+        s->sorted[i] = order[n];
+        if (b->offset + b->bytes > top) {
+            top = b->offset + b->bytes;
+            *highest = n;
+            if (top >= limit) return UINT64_MAX;
+        }
+    }
+    return top;
+}
+
+/* Orders: larger first, earlier first, more bytes x time first. */
+typedef enum rule { BY_BYTES, BY_START, BY_AREA, RULES } rule;
+typedef struct sort_by {
+    const block *blocks;
+    rule rule;
+} sort_by;
+
+static double weight(const block *b, rule r) {
+    switch (r) {
+    case BY_START:
+        return -(double)b->first;
+    case BY_AREA:
+        return (double)b->bytes * (b->last - b->first + 1);
+    default:
+        return (double)b->bytes;
+    }
+}
+
+static int compare(const void *a, const void *b, void *user) {
+    const sort_by *by = user;
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    double x = weight(&by->blocks[i], by->rule), y = weight(&by->blocks[j], by->rule);
+    if (x != y) return x < y ? 1 : -1;
+    return i < j ? -1 : 1;
+}
+
+/* Moves the block that reaches the top towards the front while that lowers the top. */
+static uint64_t improve(state *s, uint64_t top, uint64_t live, int32_t highest) {
+    size_t bytes = (size_t)s->count * sizeof *s->order;
+    for (int tries = 0; tries < 60 && top > live + live / 200 && highest > 0; tries++) {
+        memcpy(s->trial, s->order, bytes);
+        int32_t to = highest / 2, moved = s->trial[highest], high = 0;
+        memmove(&s->trial[to + 1], &s->trial[to], (size_t)(highest - to) * sizeof *s->trial);
+        s->trial[to] = moved;
+        uint64_t t = place(s, s->trial, UINT64_MAX, &high);
+        if (t > top && to == 0) break;
+        if (t <= top) {
+            memcpy(s->order, s->trial, bytes);
+            top = t;
+            highest = high;
+        } else {
+            highest = to;
+        }
+    }
+    return top;
+}
+
+/* Places the blocks in the best order found; gives the top. */
+static uint64_t place_best(state *s, int32_t *best, uint64_t live) {
+    uint64_t best_top = UINT64_MAX;
+    size_t bytes = (size_t)s->count * sizeof *best;
+    int32_t highest = 0;
+    for (rule r = 0; r < RULES && best_top > live + live / 200; r++) {
+        for (int32_t i = 0; i < s->count; i++) s->order[i] = i;
+        qsort_r(s->order, (size_t)s->count, sizeof *s->order, compare, &(sort_by){s->blocks, r});
+        uint64_t top = place(s, s->order, UINT64_MAX, &highest);
+        top = improve(s, top, live, highest);
+        if (top < best_top) {
+            best_top = top;
+            memcpy(best, s->order, bytes);
+        }
+    }
+    return place(s, best, UINT64_MAX, &highest);
+}
+
+static void report(const bti_program *p, const block *blocks, const int32_t *block_of,
+                   bti_layout *out) {
+    int32_t k = out->peak_op;
+    uint64_t largest = 0;
+    memset(out->kind, 0, sizeof out->kind);
+    out->largest = 0;
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        const bti_tensor *t = &p->tensor[i];
+        if (block_of[i] < 0 || t->first > k || t->last < k) continue;
+        if (t->bytes > largest) {
+            largest = t->bytes;
+            out->largest = i;
+        }
+        /* Of tensors that share a block at this op, the one that begins here counts. */
+        int shared = 0;
+        for (bti_tid j = i + 1; j <= p->tensors && t->last == k; j++)
+            shared |= block_of[j] == block_of[i] && p->tensor[j].first == k;
+        if (!shared) out->kind[t->kind] += blocks[block_of[i]].bytes;
+    }
+}
+
+bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti_layout *out) {
+    bt_status status = BT_ENOMEM;
+    state s = {.heap = options->heap};
+    size_t n = (size_t)p->tensors + 1;
+    int32_t *ints = bti_alloc(5 * n, sizeof *ints);
+    int64_t *delta = bti_alloc((size_t)p->ops + 2, sizeof *delta);
+    s.blocks = bti_alloc(n, sizeof *s.blocks);
+    if (ints == NULL || delta == NULL || s.blocks == NULL) goto done;
+    int32_t *block_of = ints, *best = ints + n;
+    s.order = ints + 2 * n;
+    s.trial = ints + 3 * n;
+    s.sorted = ints + 4 * n;
+    s.count = make_blocks(p, options, s.blocks, block_of);
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        if (block_of[i] < 0 || s.heap == 0 || s.blocks[block_of[i]].bytes <= s.heap) continue;
+        status = bti_fail(BT_EFIT,
+                          "%s: tensor %s needs %llu bytes, more than the device gives in one "
+                          "allocation (%llu)",
+                          p->name, p->tensor[i].name, (unsigned long long)p->tensor[i].bytes,
+                          (unsigned long long)s.heap);
+        goto done;
+    }
+    out->live = most_live(s.blocks, s.count, delta, p->ops, &out->peak_op);
+    out->bytes = s.count ? place_best(&s, best, out->live) : 0;
+    for (bti_tid i = 1; i <= p->tensors; i++)
+        if (block_of[i] >= 0) p->tensor[i].address = s.blocks[block_of[i]].offset;
+    report(p, s.blocks, block_of, out);
+    status = BT_OK;
+done:
+    bti_free(s.blocks);
+    bti_free(delta);
+    bti_free(ints);
+    return status;
+}
+
+bt_status bti_layout_take(bti_program *p, const bti_program *caps) {
+    if (p->tensors != caps->tensors)
+        return bti_fail(BT_EINTERNAL, "%s: %d tensors, %d at the caps", p->name, p->tensors,
+                        caps->tensors);
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        bti_tensor *t = &p->tensor[i];
+        const bti_tensor *c = &caps->tensor[i];
+        if (t->region != BTI_REGION_DYNAMIC) continue;
+        if (t->bytes > c->bytes || t->name != c->name)
+            return bti_fail(BT_EINTERNAL, "%s: tensor %s has %llu bytes, %s at the caps %llu",
+                            p->name, t->name, (unsigned long long)t->bytes, c->name,
+                            (unsigned long long)c->bytes);
+        t->address = c->address;
+    }
+    return BT_OK;
+}

@@ -1,1 +1,268 @@
-typedef int bti_empty_checkpoint; /* filled by its own commit */
+#include "core/train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/files.h"
+#include "core/base/status.h"
+
+#define FORMAT "bantam checkpoint 1"
+#define PIECE 262144 /* elements copied at a time */
+
+static const struct {
+    const char *prefix;
+    bti_region region;
+} parts[] = {{"", BTI_REGION_WEIGHTS},
+             {"optimizer.exp_avg.", BTI_REGION_MOMENT1},
+             {"optimizer.exp_avg_sq.", BTI_REGION_MOMENT2}};
+
+/* ---- save --------------------------------------------------------------------------------------
+ */
+
+static bti_st_tensor describe(const bti_params *t, int32_t i, const char *name) {
+    const bti_param *p = &t->param[i];
+    bti_st_tensor s = {.name = name, .dtype = t->dtype, .dims = p->dims};
+    s.shape[0] = p->dims == 2 ? p->rows : p->cols;
+    s.shape[1] = p->cols;
+    return s;
+}
+
+static int all_finite(const void *data, bt_dtype dtype, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(bti_load(data, dtype, i))) return 0;
+    return 1;
+}
+
+static bt_status write_param(bti_engine *e, bti_st_writer *w, bti_region region, int32_t i,
+                             void *piece) {
+    const bti_params *t = &e->model->params;
+    int64_t n = t->param[i].rows * t->param[i].cols;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t count = n - at < PIECE ? n - at : PIECE;
+        BT_TRY(bti_engine_read(e, region, i, at, count, piece));
+        if (!all_finite(piece, t->dtype, count))
+            return bti_fail(BT_ENUMERIC, "%s holds a value that is not finite; nothing is saved",
+                            t->param[i].name);
+        BT_TRY(bti_st_write(w, piece, (size_t)count * bti_dtype_size(t->dtype)));
+    }
+    return BT_OK;
+}
+
+/* Names and shapes of all tensors; names are in one block. */
+static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **out, char **names) {
+    size_t width = BTI_PARAM_NAME + 32, n = (size_t)count * (size_t)t->count;
+    *out = bti_alloc(n, sizeof **out);
+    *names = bti_alloc(n, width);
+    if (*out == NULL || *names == NULL) return BT_ENOMEM;
+    for (size_t k = 0; k < n; k++) {
+        int32_t i = (int32_t)(k % (size_t)t->count);
+        char *name = *names + k * width;
+        snprintf(name, width, "%s%s", parts[k / (size_t)t->count].prefix, t->param[i].name);
+        (*out)[k] = describe(t, i, name);
+    }
+    return BT_OK;
+}
+
+bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpoint_info *info,
+                              int moments) {
+    const bti_params *t = &e->model->params;
+    int count = moments ? 3 : 1;
+    char number[8][32];
+    bti_st_tensor *tensors = NULL;
+    char *names = NULL;
+    bti_st_writer *w = NULL;
+    void *piece = bti_alloc(PIECE, bti_dtype_size(t->dtype));
+    bt_status status = piece == NULL ? BT_ENOMEM : list_tensors(t, count, &tensors, &names);
+    snprintf(number[0], 32, "%lld", (long long)info->update);
+    snprintf(number[1], 32, "%lld", (long long)info->steps);
+    for (int i = 0; i < 2; i++) {
+        snprintf(number[2 + i], 32, "%lld", (long long)info->vocab[i]);
+        snprintf(number[4 + i], 32, "%016" PRIx64, info->tokenizer[i]);
+    }
+    snprintf(number[6], 32, "%016" PRIx64, info->corpus);
+    const char *metadata[] = {"format",
+                              FORMAT,
+                              "update",
+                              number[0],
+                              "steps",
+                              number[1],
+                              "source_vocabulary",
+                              number[2],
+                              "target_vocabulary",
+                              number[3],
+                              "source_tokenizer",
+                              number[4],
+                              "target_tokenizer",
+                              number[5],
+                              "corpus",
+                              number[6],
+                              "run",
+                              info->run};
+    if (status == BT_OK)
+        status = bti_st_create(path, tensors, (size_t)(count * t->count), metadata,
+                               sizeof metadata / sizeof metadata[0] / 2, &w);
+    for (int k = 0; k < count && status == BT_OK; k++)
+        for (int32_t i = 0; i < t->count && status == BT_OK; i++)
+            status = write_param(e, w, parts[k].region, i, piece);
+    if (status == BT_OK) {
+        status = bti_st_finish(w);
+        w = NULL;
+    }
+    bti_st_abandon(w);
+    bti_free(names);
+    bti_free(tensors);
+    bti_free(piece);
+    return status;
+}
+
+/* ---- open and load -----------------------------------------------------------------------------
+ */
+
+static const char *text(const bti_st_file *f, const char *key) {
+    const char *s = bti_st_metadata(f, key);
+    return s ? s : "";
+}
+
+bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
+    bti_checkpoint *c = bti_alloc(1, sizeof *c);
+    if (c == NULL) return BT_ENOMEM;
+    c->path = bti_strdup(path);
+    bt_status status = c->path == NULL ? BT_ENOMEM : bti_st_open(path, BTI_ST_REQUIRE, &c->file);
+    if (status == BT_OK && strcmp(text(c->file, "format"), FORMAT) != 0)
+        status = bti_fail(BT_EINPUT, "%s is no checkpoint of this program", path);
+    if (status != BT_OK) {
+        bti_checkpoint_close(c);
+        return status;
+    }
+    c->info =
+        (bti_checkpoint_info){.update = strtoll(text(c->file, "update"), NULL, 10),
+                              .steps = strtoll(text(c->file, "steps"), NULL, 10),
+                              .vocab = {strtoll(text(c->file, "source_vocabulary"), NULL, 10),
+                                        strtoll(text(c->file, "target_vocabulary"), NULL, 10)},
+                              .tokenizer = {strtoull(text(c->file, "source_tokenizer"), NULL, 16),
+                                            strtoull(text(c->file, "target_tokenizer"), NULL, 16)},
+                              .corpus = strtoull(text(c->file, "corpus"), NULL, 16),
+                              .run = text(c->file, "run")};
+    *out = c;
+    return BT_OK;
+}
+
+void bti_checkpoint_close(bti_checkpoint *c) {
+    if (c == NULL) return;
+    bti_st_close(c->file);
+    bti_free(c->path);
+    bti_free(c);
+}
+
+static const bti_st_tensor *find(const bti_checkpoint *c, const char *prefix, const bti_param *p,
+                                 const void **data) {
+    char name[BTI_PARAM_NAME + 32];
+    snprintf(name, sizeof name, "%s%s", prefix, p->name);
+    return bti_st_find(c->file, name, data);
+}
+
+bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m) {
+    const bti_params *t = &m->params;
+    int wrong = 0;
+    char first[512] = "";
+    for (int32_t i = 0; i < t->count; i++) {
+        const void *data;
+        const bti_st_tensor *s = find(c, "", &t->param[i], &data);
+        bti_st_tensor want = describe(t, i, t->param[i].name);
+        if (s != NULL && s->dims == want.dims && s->shape[0] == want.shape[0] &&
+            (s->dims == 1 || s->shape[1] == want.shape[1]))
+            continue;
+        if (wrong++ == 0 && s == NULL)
+            snprintf(first, sizeof first, "it has no %s", want.name);
+        else if (wrong == 1)
+            snprintf(first, sizeof first, "%s is %lld x %lld there and %lld x %lld here", want.name,
+                     (long long)s->shape[0], (long long)(s->dims == 2 ? s->shape[1] : 1),
+                     (long long)want.shape[0], (long long)(want.dims == 2 ? want.shape[1] : 1));
+    }
+    if (wrong == 0) return BT_OK;
+    return bti_fail(BT_EINPUT, "%s belongs to another model: %s (%d parameters differ)", c->path,
+                    first, wrong);
+}
+
+bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moments) {
+    const bti_params *t = &e->model->params;
+    BT_TRY(bti_checkpoint_match(c, e->model));
+    for (int k = 0; k < (moments ? 3 : 1); k++)
+        for (int32_t i = 0; i < t->count; i++) {
+            const void *data;
+            const bti_st_tensor *s = find(c, parts[k].prefix, &t->param[i], &data);
+            if (s == NULL || s->dtype != t->dtype)
+                return bti_fail(BT_EINPUT, "%s has no %s%s in %s: it cannot be resumed", c->path,
+                                parts[k].prefix, t->param[i].name, bti_dtype_name(t->dtype));
+            BT_TRY(bti_engine_write(e, parts[k].region, i, data));
+        }
+    if (moments) e->steps = c->info.steps;
+    return BT_OK;
+}
+
+/* ---- folders -----------------------------------------------------------------------------------
+ */
+
+char *bti_checkpoint_path(const char *folder, int64_t update) {
+    return bti_format("%s/checkpoint-%010lld.safetensors", folder, (long long)update);
+}
+
+/* The update in a checkpoint's name; -1 for other files. */
+static int64_t update_of(const char *name) {
+    long long update;
+    int end = 0;
+    if (sscanf(name, "checkpoint-%10lld.safetensors%n", &update, &end) != 1) return -1;
+    return end > 0 && name[end] == '\0' ? update : -1;
+}
+
+/* The largest update below `below` in the folder's names; -1: none. */
+static bt_status next_below(const char *folder, int64_t below, int64_t *update) {
+    *update = -1;
+    DIR *d = opendir(folder);
+    if (d == NULL)
+        return errno == ENOENT ? BT_OK
+                               : bti_fail(BT_EIO, "cannot read %s: %s", folder, strerror(errno));
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        int64_t u = update_of(e->d_name);
+        if (u < below && u > *update) *update = u;
+    }
+    closedir(d);
+    return BT_OK;
+}
+
+bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out) {
+    int64_t update = INT64_MAX;
+    *out = NULL;
+    for (;;) {
+        BT_TRY(next_below(folder, update, &update));
+        if (update < 0) return BT_OK;
+        char *path = bti_checkpoint_path(folder, update);
+        if (path == NULL) return BT_ENOMEM;
+        bt_status status = bti_checkpoint_open(path, out);
+        bti_free(path);
+        if (status != BT_EINPUT) return status;
+        bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
+    }
+}
+
+bt_status bti_checkpoint_prune(const char *folder, int64_t keep) {
+    int64_t update = INT64_MAX;
+    for (int64_t seen = 0;; seen++) {
+        BT_TRY(next_below(folder, update, &update));
+        if (update < 0) return BT_OK;
+        if (seen < keep) continue;
+        char *path = bti_checkpoint_path(folder, update);
+        if (path == NULL) return BT_ENOMEM;
+        int failed = unlink(path) != 0;
+        bt_status status =
+            failed ? bti_fail(BT_EIO, "cannot remove %s: %s", path, strerror(errno)) : BT_OK;
+        bti_free(path);
+        BT_TRY(status);
+    }
+}

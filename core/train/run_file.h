@@ -13,6 +13,7 @@ typedef enum bti_schedule_kind {
     BTI_SCHEDULE_CONSTANT
 } bti_schedule_kind;
 typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
+typedef enum bti_metric { BTI_METRIC_BLEU } bti_metric;
 typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
 typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
 /* recompute: auto lets the planner choose; none keeps all; layers keeps each layer's input. */
@@ -31,6 +32,7 @@ typedef struct bti_run_config {
         bti_files train_source, train_target, valid_source, valid_target;
         int64_t max_length;
         bti_overlong overlong;
+        char *cache; /* folder of the token cache */
     } data;
     bti_tokenizer_config tokenizer[2]; /* source, target; the same when shared */
     int shared;
@@ -53,7 +55,7 @@ typedef struct bti_run_config {
     } schedule;
     struct {
         int64_t every, beam, patience;
-        char *metric;
+        bti_metric metric;
     } validation;
     struct {
         int64_t every, keep;

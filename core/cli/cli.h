@@ -1,0 +1,77 @@
+/* The program's own: sub-commands, options, exit status. It knows the library by bantam.h only, and
+ * is the only place that prints or exits. */
+#ifndef BANTAM_CLI_CLI_H
+#define BANTAM_CLI_CLI_H
+
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bantam.h"
+
+/* Exit statuses; 128 + n after signal n. */
+enum { CLI_DONE = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_GO_ON = -1 };
+
+typedef enum cli_kind {
+    CLI_FLAG, /* int, set to 1 */
+    CLI_TEXT, /* const char * */
+    CLI_INT,  /* int64_t, at least `least` */
+    CLI_REAL, /* double, at least `least` */
+    CLI_LIST  /* cli_list: may be given again */
+} cli_kind;
+
+typedef struct cli_list {
+    const char **text; /* one place for each word of the command line; the parser's, never freed */
+    size_t count;
+} cli_list;
+
+typedef struct cli_option {
+    const char *name; /* without "--" */
+    cli_kind kind;
+    void *value;
+    const char *argument; /* its name in the help: "N" */
+    const char *help;
+    int64_t least;
+} cli_option;
+
+typedef struct cli_command {
+    const char *name, *arguments, *summary;
+    int (*run)(const struct cli_command *self, int argc, char **argv);
+    const char *note; /* closes its help; may be NULL */
+} cli_command;
+
+extern const cli_command cli_train, cli_plan, cli_translate, cli_score, cli_devices;
+
+/* Reads the words behind the sub-command: options (ended by one with name NULL) anywhere, exactly
+ * `count` others into `words`. CLI_GO_ON, or the exit status after a fault (one line on stderr) or
+ * after --help. */
+int cli_parse(const cli_command *command, const cli_option *options, const char **words,
+              size_t count, int argc, char **argv);
+
+/* One line "bantam NAME: text" on stderr; returns CLI_USAGE. */
+int cli_usage(const cli_command *command, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Prints why a call failed, and returns the exit status that belongs to it. */
+int cli_fail(const cli_command *command, bt_status status);
+/* Prints a text of the library and frees it; the status is that of the call that made it. */
+int cli_print(const cli_command *command, bt_status status, char *text);
+
+/* The signal that asked to stop, 0 before. cli_catch_signals makes SIGINT and SIGTERM set it; a
+ * second one ends the program at once. */
+extern volatile sig_atomic_t cli_stop;
+void cli_catch_signals(void);
+
+/* Sends the library's notices to stderr, from `least` on. */
+void cli_show_log(bt_log_level least);
+
+/* ---- progress of training (progress.c) ---- */
+
+/* A bt_progress_fn; user is unused. On a terminal one line drawn again and again, elsewhere a plain
+ * line about every 5 seconds; validations and checkpoints have their own lines. */
+void cli_progress(void *user, const bt_progress *progress);
+/* Shows the last update if it has not been shown, and ends the drawn line. */
+void cli_progress_end(void);
+/* Takes the drawn line away before something else is printed. */
+void cli_progress_clear(void);
+
+#endif

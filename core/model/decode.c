@@ -1,0 +1,173 @@
+#include "core/model/decode.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "core/model/build.h"
+
+static void table_size(const bti_decode_shape *s, int table, int64_t *rows, int64_t *cols) {
+    *cols = 1;
+    *rows = s->hypotheses;
+    switch (table) {
+    case BTI_DECODE_SOURCE_IDS:
+        *rows = s->source_rows;
+        break;
+    case BTI_DECODE_SOURCE_ROWPOS:
+        *rows = s->source_rows;
+        *cols = 2;
+        break;
+    case BTI_DECODE_SEQ_ENCODER:
+        *rows = s->sentences;
+        *cols = BT_SEQ_COLS;
+        break;
+    case BTI_DECODE_IDS:
+        *rows = s->hypothesis_rows;
+        break;
+    case BTI_DECODE_ROWPOS:
+        *rows = s->hypothesis_rows;
+        *cols = 2;
+        break;
+    case BTI_DECODE_KIDX:
+        *cols = s->steps;
+        break;
+    default:
+        *cols = BT_SEQ_COLS;
+        break;
+    }
+}
+
+void bti_decode_staging_plan(const bti_decode_shape *caps, uint64_t alignment,
+                             bti_decode_staging *out) {
+    out->bytes = 0;
+    for (int t = 0; t < BTI_DECODE_TABLES; t++) {
+        int64_t rows, cols;
+        table_size(caps, t, &rows, &cols);
+        out->at[t] = out->bytes;
+        out->bytes += (uint64_t)(rows * cols) * sizeof(int32_t);
+        out->bytes = (out->bytes + alignment - 1) / alignment * alignment;
+    }
+}
+
+typedef struct decoding {
+    bti_build b;
+    const bti_decode_shape *shape;
+    bti_tid table[BTI_DECODE_TABLES];
+    bti_decode_state state;
+    bti_tid *cache, *cross;
+} decoding;
+
+static bti_tid embed(decoding *d, int side, bti_tid ids, bti_tid rowpos) {
+    bti_program *p = d->b.p;
+    const bti_model *m = d->b.m;
+    bti_tid y = bti_tensor_new(p, "embedding", -1, BTI_KIND_ACTIVATION, BTI_CLASS_NONE, d->b.dtype,
+                               bti_tensor_rows(p, ids), m->cfg.d_model);
+    bti_emit(
+        p, BT_OP_EMBED_FWD,
+        BTI_OPERANDS(
+            [BT_EMBED_FWD_TABLE] = bti_weight(&d->b, m->embed[side]),
+            [BT_EMBED_FWD_IDS] = bti_all(p, ids), [BT_EMBED_FWD_ROWPOS] = bti_all(p, rowpos),
+            [BT_EMBED_FWD_POSTAB] = bti_all(p, d->b.positions), [BT_EMBED_FWD_Y] = bti_all(p, y)),
+        &(bt_op_params){.embed = {.scale = sqrt((double)m->cfg.d_model)}}, 0);
+    return y;
+}
+
+/* The encoder, then keys and values of its output for every decoder layer. */
+static void encode(decoding *d) {
+    bti_build *b = &d->b;
+    bti_tid x, stats;
+    b->table[0][BTI_TABLE_ROWPOS] = d->table[BTI_DECODE_SOURCE_ROWPOS];
+    b->table[0][BTI_TABLE_SEQ_ENCODER] = d->table[BTI_DECODE_SEQ_ENCODER];
+    b->memory = bti_stack_fwd(
+        b, 0, embed(d, 0, d->table[BTI_DECODE_SOURCE_IDS], d->table[BTI_DECODE_SOURCE_ROWPOS]), &x,
+        &stats);
+    for (int32_t i = 0; i < (int32_t)b->m->cfg.decoder_layers; i++) {
+        const bti_layer *l = &b->m->layer[b->m->cfg.encoder_layers + i];
+        d->cross[i] = bti_cross_kv(b, l, &l->block[1]);
+        bti_tensor_pin_always(b->p, d->cross[i]);
+    }
+}
+
+/* Best symbols of each hypothesis, the output layer in chunks. */
+static void best_symbols(decoding *d, bti_tid hidden, const int32_t *forbid,
+                         bti_decode_program *out) {
+    bti_build *b = &d->b;
+    bti_program *p = b->p;
+    int64_t rows = d->shape->hypothesis_rows, k = d->shape->candidates;
+    int64_t chunk = d->shape->logit_rows < rows ? d->shape->logit_rows : rows;
+    bt_op_params params = {.topk = {{0}}};
+    memcpy(params.topk.forbid, forbid, sizeof params.topk.forbid);
+    out->value = bti_tensor_new(p, "best log-probabilities", -1, BTI_KIND_DECODE, BTI_CLASS_NONE,
+                                b->acc, rows, k);
+    out->id =
+        bti_tensor_new(p, "best symbols", -1, BTI_KIND_DECODE, BTI_CLASS_NONE, BT_I32, rows, k);
+    bti_tensor_pin(p, out->value);
+    bti_tensor_pin(p, out->id);
+    bti_tid logits = bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->dtype,
+                                    chunk, b->m->vocab[1]);
+    bti_loop_begin(p);
+    for (int64_t at = 0; at < rows; at += BTI_DECODE_TILE) {
+        bti_ref z = bti_rows(bti_all(p, logits), at % chunk, BTI_DECODE_TILE);
+        bti_emit(p, BT_OP_GEMM,
+                 BTI_OPERANDS([BT_GEMM_A] = bti_rows(bti_all(p, hidden), at, BTI_DECODE_TILE),
+                              [BT_GEMM_B] = bti_weight(b, b->m->generator.w), [BT_GEMM_C] = z),
+                 &(bt_op_params){.gemm = {.trans_b = 1, .alpha = 1}}, 0);
+        bti_emit(
+            p, BT_OP_TOPK,
+            BTI_OPERANDS([BT_TOPK_LOGITS] = z, [BT_TOPK_BIAS] = bti_weight(b, b->m->generator.b),
+                         [BT_TOPK_VALUE] = bti_rows(bti_all(p, out->value), at, BTI_DECODE_TILE),
+                         [BT_TOPK_ID] = bti_rows(bti_all(p, out->id), at, BTI_DECODE_TILE)),
+            &params, 0);
+        bti_loop_next(p);
+    }
+    bti_loop_end(p);
+}
+
+static void step(decoding *d, const int32_t *forbid, bti_decode_program *out) {
+    bti_build *b = &d->b;
+    bti_tid x, stats;
+    for (int32_t i = 0; i < (int32_t)b->m->cfg.decoder_layers; i++) {
+        d->cache[i] = bti_tensor_new(b->p, "cache", -1, BTI_KIND_DECODE, BTI_CLASS_NONE, b->dtype,
+                                     d->shape->cache_rows, 2 * b->m->cfg.d_model);
+        bti_tensor_pin_always(b->p, d->cache[i]);
+    }
+    d->state = (bti_decode_state){.cache = d->cache,
+                                  .cross = d->cross,
+                                  .kidx = d->table[BTI_DECODE_KIDX],
+                                  .seq_self = d->table[BTI_DECODE_SEQ_SELF],
+                                  .seq_cross = d->table[BTI_DECODE_SEQ_CROSS],
+                                  .cache_row = d->shape->cache_row};
+    b->decode = &d->state;
+    b->table[1][BTI_TABLE_ROWPOS] = d->table[BTI_DECODE_ROWPOS];
+    bti_tid y = embed(d, 1, d->table[BTI_DECODE_IDS], d->table[BTI_DECODE_ROWPOS]);
+    best_symbols(d, bti_stack_fwd(b, 1, y, &x, &stats), forbid, out);
+}
+
+bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_places *places,
+                                const bti_decode_staging *staging, const bti_decode_shape *shape,
+                                const int32_t forbid[BT_TOPK_FORBID], bti_tid *scratch,
+                                bti_decode_program *out) {
+    const bti_step eval = {.model = m, .places = places};
+    decoding d = {.b = {.p = p,
+                        .step = &eval,
+                        .m = m,
+                        .dtype = m->params.dtype,
+                        .acc = bti_dtype_acc(m->params.dtype),
+                        .row_tile = BTI_DECODE_TILE},
+                  .shape = shape,
+                  .cache = scratch,
+                  .cross = scratch + m->cfg.decoder_layers};
+    bti_program_begin(p, NULL, m->layers);
+    bti_declare_parameters(&d.b, places);
+    for (int t = 0; t < BTI_DECODE_TABLES; t++) {
+        int64_t rows, cols;
+        table_size(shape, t, &rows, &cols);
+        d.table[t] =
+            bti_tensor_fixed(p, "table", BTI_REGION_STAGING, staging->at[t], BT_I32, rows, cols);
+    }
+    memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);
+    encode(&d);
+    out->encode_ops = p->ops;
+    step(&d, forbid, out);
+    return bti_program_end(p);
+}

@@ -1,0 +1,60 @@
+/* Programs of translation: the encoder, and one step of the decoder with caches.
+ *
+ * Both are parts of one program, so that one layout holds them: the encoder's part ends at
+ * `encode_ops`, a step is the rest. Cross keys and values of each decoder layer and the caches of
+ * self attention live all through it. A step's new cache rows go behind those of earlier steps and
+ * never move: hypotheses hold indices of the rows that they descend from.
+ *
+ * A translated line's bits must not depend on its neighbours, and a library may sum a row's
+ * products in another order when there are more rows: so every product runs in tiles of
+ * BTI_DECODE_TILE rows, and rows are filled up to whole tiles with rows that nobody reads. */
+#ifndef BANTAM_MODEL_DECODE_H
+#define BANTAM_MODEL_DECODE_H
+
+#include "core/model/model.h"
+
+#define BTI_DECODE_TILE 32
+#define BTI_ROUND_TILE(rows) (((rows) + BTI_DECODE_TILE - 1) / BTI_DECODE_TILE * BTI_DECODE_TILE)
+
+typedef enum bti_decode_table {
+    BTI_DECODE_SOURCE_IDS,    /* source rows x 1 */
+    BTI_DECODE_SOURCE_ROWPOS, /* source rows x 2 */
+    BTI_DECODE_SEQ_ENCODER,   /* sentences x BT_SEQ_COLS */
+    BTI_DECODE_IDS,           /* hypothesis rows x 1 */
+    BTI_DECODE_ROWPOS,        /* hypothesis rows x 2 */
+    BTI_DECODE_SEQ_SELF,      /* hypotheses x BT_SEQ_COLS */
+    BTI_DECODE_SEQ_CROSS,     /* hypotheses x BT_SEQ_COLS */
+    BTI_DECODE_KIDX,          /* hypotheses x steps: cache rows */
+    BTI_DECODE_TABLES
+} bti_decode_table;
+
+/* A batch and a step of it, or caps. Rows are multiples of the tile. */
+typedef struct bti_decode_shape {
+    int64_t sentences, source_rows;
+    int64_t hypotheses, hypothesis_rows;
+    int64_t steps;      /* columns of kidx */
+    int64_t cache_rows; /* of each cache, tile to spare included */
+    int64_t cache_row;  /* where this step's rows go */
+    int64_t candidates; /* best symbols wanted for each hypothesis */
+    int64_t logit_rows; /* of a chunk of the output layer, a multiple of the tile */
+} bti_decode_shape;
+
+typedef struct bti_decode_staging {
+    uint64_t at[BTI_DECODE_TABLES];
+    uint64_t bytes;
+} bti_decode_staging;
+void bti_decode_staging_plan(const bti_decode_shape *caps, uint64_t alignment,
+                             bti_decode_staging *out);
+
+typedef struct bti_decode_program {
+    int32_t encode_ops;
+    bti_tid value, id; /* hypothesis rows x candidates: log-probabilities and symbols, pinned */
+} bti_decode_program;
+
+/* `scratch` holds 2 x decoder layers tensor ids. Symbols in `forbid` (-1: none) are never given. */
+bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_places *places,
+                                const bti_decode_staging *staging, const bti_decode_shape *shape,
+                                const int32_t forbid[BT_TOPK_FORBID], bti_tid *scratch,
+                                bti_decode_program *out);
+
+#endif

@@ -1,0 +1,128 @@
+/* The encoder-decoder Transformer as torch.nn.Transformer computes it ("Attention is all you need",
+ * Vaswani et al. 2017), emitted as programs. Model code knows nothing of memory: it names tensors
+ * and their classes, and in backward asks bti_need for them. */
+#ifndef BANTAM_MODEL_MODEL_H
+#define BANTAM_MODEL_MODEL_H
+
+#include "core/model/params.h"
+#include "core/plan/program.h"
+
+/* Weight and bias of a linear layer, or gain and offset of a norm; indices into the table. */
+typedef struct bti_pair {
+    int32_t w, b;
+} bti_pair;
+
+/* One residual block: attention over itself, over the encoder, or feed-forward. */
+typedef enum bti_block_kind { BTI_BLOCK_SELF, BTI_BLOCK_CROSS, BTI_BLOCK_FF } bti_block_kind;
+#define BTI_MAX_BLOCKS 3
+
+typedef struct bti_block {
+    bti_block_kind kind;
+    bti_pair in, out; /* attention: in_proj (3d x d) and out_proj; feed-forward: linear1, linear2 */
+    bti_pair norm;
+    int32_t site; /* dropout sites: site inside the block, site + 1 on its output */
+} bti_block;
+
+typedef struct bti_layer {
+    int32_t index; /* over both stacks, encoder first */
+    int decoder;
+    int blocks;
+    bti_block block[BTI_MAX_BLOCKS];
+} bti_layer;
+
+typedef struct bti_model {
+    bti_model_config cfg;
+    int64_t vocab[2]; /* source, target */
+    bti_params params;
+    int32_t embed[2];   /* tables; equal when all are tied */
+    bti_pair generator; /* w is embed[1] when tied */
+    bti_pair final_norm[2];
+    bti_layer *layer;
+    int32_t layers;
+    struct bti_layer_saved *saved; /* scratch of an emission, one a layer */
+} bti_model;
+
+/* dtype: fp32; fp64 for checks on ref. */
+bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64_t target_vocab,
+                        bt_dtype dtype, bti_model **out);
+void bti_model_free(bti_model *m);
+/* Sinusoid table, rows x d_model of the model's dtype: sin in even, cos in odd columns,
+ * angle = row / 10000^(2 floor(col/2) / d_model). */
+void bti_model_positions(const bti_model *m, int64_t rows, void *out);
+
+/* ---- shapes and staging -----------------------------------------------------------------------
+ */
+
+/* Size of a micro-batch, or a cap on it; [0] source, [1] target. */
+typedef struct bti_shape {
+    int64_t sentences;
+    int64_t rows[2];
+    int64_t distinct[2]; /* distinct ids */
+    int64_t longest[2];
+    double pairs[3]; /* visible query-key pairs: encoder, decoder (causal), cross */
+} bti_shape;
+
+/* Integer tables of a micro-batch: offsets in a staging slot, for a shape's caps. */
+typedef enum bti_table {
+    BTI_TABLE_IDS,                      /* rows x 1 */
+    BTI_TABLE_ROWPOS,                   /* rows x 2: place, position */
+    BTI_TABLE_ORDER,                    /* rows x 1: rows by id */
+    BTI_TABLE_SEGS,                     /* (distinct + 1) x 2 */
+    BTI_TABLE_SIDED,                    /* the tables above exist for each side */
+    BTI_TABLE_LABELS = BTI_TABLE_SIDED, /* target rows x 1 */
+    BTI_TABLE_SEQ_ENCODER,              /* sentences x BT_SEQ_COLS */
+    BTI_TABLE_SEQ_DECODER,
+    BTI_TABLE_SEQ_CROSS,
+    BTI_TABLE_COUNT
+} bti_table;
+
+typedef struct bti_staging {
+    uint64_t at[2][BTI_TABLE_COUNT]; /* unsided tables use [0] */
+    uint64_t bytes;                  /* of a slot, aligned */
+} bti_staging;
+
+void bti_staging_plan(const bti_shape *caps, uint64_t alignment, bti_staging *out);
+
+/* ---- programs ---------------------------------------------------------------------------------
+ */
+
+/* Fixed places that programs refer to. */
+typedef struct bti_places {
+    bti_staging staging;
+    uint64_t positions, scalars; /* in CONSTANT */
+    int64_t position_rows;
+} bti_places;
+
+typedef struct bti_step {
+    const bti_model *model;
+    const bti_places *places;
+    bti_shape shape;
+    int64_t logit_rows;    /* rows of a chunk of the output layer */
+    int training;          /* dropout and gradients; 0: losses only */
+    int first_micro_batch; /* gradients are overwritten, not accumulated */
+    uint64_t seed;
+    uint32_t update;
+    double smoothing;
+    double grad_scale; /* 1 / target tokens of the update */
+} bti_step;
+
+typedef struct bti_train_program {
+    bti_program *p;
+    bti_tid loss;   /* target rows x 2, pinned */
+    bti_tid hidden; /* decoder output, rows x d */
+} bti_train_program;
+
+/* Emits forward, loss and (training) backward of a micro-batch. */
+bt_status bti_model_emit_step(bti_program *p, const bti_step *step, const uint32_t *keep,
+                              bti_train_program *out);
+
+/* Emits norm, scalars and optimiser step over the flat state regions, a piece for each heap. */
+typedef struct bti_update_step {
+    const bti_model *model;
+    const bti_places *places;
+    uint64_t heap; /* bytes of a heap, 0: one */
+    bt_adamw_params adamw;
+} bti_update_step;
+bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step);
+
+#endif

@@ -1,0 +1,49 @@
+/* Checkpoints: one safetensors file holds weights under torch.nn.Transformer's names, both moments
+ * (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all that a run needs to go
+ * on: update, steps taken, checksums of text and tokenisers, and the run file. Written aside,
+ * flushed, renamed; checksummed. Never in it: anything of how the run was fitted. */
+#ifndef BANTAM_TRAIN_CHECKPOINT_H
+#define BANTAM_TRAIN_CHECKPOINT_H
+
+#include "core/base/safetensors.h"
+#include "core/train/engine.h"
+
+typedef struct bti_checkpoint_info {
+    int64_t update; /* updates done, skipped ones included */
+    int64_t steps;  /* optimiser steps taken */
+    int64_t vocab[2];
+    uint64_t tokenizer[2]; /* checksums */
+    uint64_t corpus;
+    const char *run; /* the effective run file */
+} bti_checkpoint_info;
+
+/* Writes weights and, with `moments`, the optimiser's state. A weight or moment that is not finite
+ * is BT_ENUMERIC, and no file is made. */
+bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpoint_info *info,
+                              int moments);
+
+typedef struct bti_checkpoint {
+    char *path;
+    bti_st_file *file;
+    bti_checkpoint_info info; /* run points into the file */
+} bti_checkpoint;
+
+/* Opens and checks one file, checksum included. */
+bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out);
+void bti_checkpoint_close(bti_checkpoint *c);
+
+/* Tells what of the model's parameters the file lacks or has in another shape: BT_EINPUT naming the
+ * first and how many there are. */
+bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m);
+/* Loads weights and, with `moments`, the optimiser's state and steps into the engine. */
+bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moments);
+
+/* OUT/checkpoint-<update>.safetensors; new string. */
+char *bti_checkpoint_path(const char *folder, int64_t update);
+/* The newest complete checkpoint of a folder, *out NULL when there is none. What is damaged is
+ * passed over with a warning that names it. */
+bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out);
+/* Removes all but the `keep` newest ones. */
+bt_status bti_checkpoint_prune(const char *folder, int64_t keep);
+
+#endif

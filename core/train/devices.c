@@ -1,0 +1,83 @@
+/* bt_devices_*: every backend and its devices, usable or not and then why. */
+#include <jansson.h>
+#include <stdio.h>
+
+#include "backends/registry.h"
+#include "core/base/text.h"
+
+/* One device, or the reason why a backend has none. */
+static json_t *device_json(const char *backend, int index) {
+    bt_dev *dev;
+    char spec[64];
+    snprintf(spec, sizeof spec, "%s:%d", backend, index);
+    if (bti_device_open(spec, &(bt_open_options){0}, &dev) != BT_OK)
+        return json_pack("{s:s, s:s, s:b, s:s}", "device", spec, "backend", backend, "usable", 0,
+                         "reason", bt_last_error());
+    bt_dev_info info = dev->info;
+    json_t *out = NULL;
+    if (dev->ops->query(dev, &info) == BT_OK)
+        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "device", spec,
+                        "backend", backend, "usable", 1, "name", info.name, "total_bytes",
+                        (json_int_t)info.total_bytes, "free_bytes", (json_int_t)info.free_bytes,
+                        "largest_allocation_bytes",
+                        (json_int_t)(info.max_alloc ? info.max_alloc : info.total_bytes), "threads",
+                        (json_int_t)info.threads, "gflops", info.flops / 1e9, "gigabytes_per_s",
+                        info.bytes_per_s / 1e9);
+    bti_device_close(dev);
+    return out;
+}
+
+static json_t *list_devices(void) {
+    json_t *list = json_array();
+    for (const char *const *name = bti_backend_names(); *name != NULL; name++) {
+        const bt_driver *driver;
+        char reason[512] = "";
+        int count = 0;
+        bt_status status = bti_backend_driver(*name, &driver);
+        if (status == BT_OK) status = driver->probe(bti_host(), &count, reason, sizeof reason);
+        if (status != BT_OK) snprintf(reason, sizeof reason, "%s", bt_last_error());
+        if (status != BT_OK || count == 0)
+            json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "device", *name,
+                                                  "backend", *name, "usable", 0, "reason", reason));
+        for (int i = 0; status == BT_OK && i < count; i++)
+            json_array_append_new(list, device_json(*name, i));
+    }
+    return list;
+}
+
+bt_status bt_devices_json(char **json) {
+    json_t *root = json_pack("{s:o}", "devices", list_devices());
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot list devices");
+    *json = text;
+    return BT_OK;
+}
+
+static void print_device(bti_text *out, json_t *d) {
+    const char *spec = json_string_value(json_object_get(d, "device"));
+    if (!json_is_true(json_object_get(d, "usable"))) {
+        bti_text_add(out, "%-10s not usable: %s\n", spec,
+                     json_string_value(json_object_get(d, "reason")));
+        return;
+    }
+    double gib = 1024.0 * 1024 * 1024;
+    bti_text_add(out,
+                 "%-10s %s: %.2f GiB, %.2f free, %.2f in one allocation; %d threads, %.0f GFLOP/s, "
+                 "%.1f GB/s\n",
+                 spec, json_string_value(json_object_get(d, "name")),
+                 (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "largest_allocation_bytes")) / gib,
+                 (int)json_integer_value(json_object_get(d, "threads")),
+                 json_real_value(json_object_get(d, "gflops")),
+                 json_real_value(json_object_get(d, "gigabytes_per_s")));
+}
+
+bt_status bt_devices_text(char **text) {
+    json_t *list = list_devices();
+    bti_text out = {0};
+    for (size_t i = 0; i < json_array_size(list); i++) print_device(&out, json_array_get(list, i));
+    json_decref(list);
+    return bti_text_take(&out, text);
+}

@@ -1,0 +1,258 @@
+#include "core/train/engine.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/status.h"
+
+static size_t acc_size(const bti_engine *e) {
+    return bti_dtype_size(bti_dtype_acc(e->model->params.dtype));
+}
+
+/* Host memory, programs and events. */
+static bt_status take_host(bti_engine *e) {
+    const bti_run_plan *plan = e->plan;
+    const bt_dev_ops *ops = e->dev->ops;
+    uint64_t loss_bytes = (uint64_t)e->max_target_rows * 2 * acc_size(e);
+    int64_t rows =
+        plan->caps.rows[0] > plan->caps.rows[1] ? plan->caps.rows[0] : plan->caps.rows[1];
+    e->counts = bti_alloc((size_t)e->max_sentences, sizeof *e->counts);
+    e->sort = bti_alloc((size_t)rows + 65537, sizeof *e->sort);
+    if (e->counts == NULL || e->sort == NULL) return BT_ENOMEM;
+    for (int i = 0; i < 2; i++) {
+        BT_TRY(ops->host_alloc(e->dev, plan->places.staging.bytes, &e->host_slot[i]));
+        BT_TRY(ops->event_new(e->dev, &e->slot_event[i]));
+    }
+    BT_TRY(ops->host_alloc(e->dev, loss_bytes, &e->host_loss));
+    BT_TRY(ops->host_alloc(e->dev, 2 * BT_SCALAR_COUNT * sizeof(double), &e->host_scalars));
+    BT_TRY(bti_program_new("step", plan->step->planning, &plan->step->info, &e->step));
+    BT_TRY(bti_program_reserve(e->step, plan->step));
+    BT_TRY(bti_program_new("update", plan->update->planning, &plan->update->info, &e->update));
+    return bti_program_reserve(e->update, plan->update);
+}
+
+static bt_status write_positions(bti_engine *e) {
+    const bti_places *at = &e->plan->places;
+    size_t bytes = (size_t)(at->position_rows * e->model->cfg.d_model) *
+                   bti_dtype_size(e->model->params.dtype);
+    void *table = bti_alloc(1, bytes);
+    if (table == NULL) return BT_ENOMEM;
+    bti_model_positions(e->model, at->position_rows, table);
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
+    bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
+    if (status == BT_OK) status = e->dev->ops->sync(e->dev, NULL);
+    bti_free(table);
+    return status;
+}
+
+static bt_status emit_update(bti_engine *e) {
+    bti_update_step step = {.model = e->model,
+                            .places = &e->plan->places,
+                            .heap = e->plan->heap,
+                            .adamw = e->settings.adamw};
+    BT_TRY(bti_model_emit_update(e->update, &step));
+    return bti_layout_take(e->update, e->plan->update);
+}
+
+bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan *plan,
+                         int64_t max_sentences, int64_t max_target_rows,
+                         const bti_engine_settings *settings, bti_engine **out) {
+    bti_engine *e = bti_alloc(1, sizeof *e);
+    if (e == NULL) return BT_ENOMEM;
+    e->dev = dev;
+    e->model = model;
+    e->plan = plan;
+    e->settings = *settings;
+    e->max_sentences = max_sentences;
+    e->max_target_rows = max_target_rows;
+    bti_arena_plan(&e->arena, plan->region, &plan->step->info);
+    bt_status status = bti_arena_take(&e->arena, dev);
+    if (status == BT_OK) status = take_host(e);
+    if (status == BT_OK) status = write_positions(e);
+    if (status == BT_OK) status = emit_update(e);
+    if (status != BT_OK) {
+        bti_engine_free(e);
+        return status;
+    }
+    *out = e;
+    return BT_OK;
+}
+
+void bti_engine_free(bti_engine *e) {
+    if (e == NULL) return;
+    e->dev->ops->sync(e->dev, NULL);
+    for (int i = 0; i < 2; i++) {
+        e->dev->ops->host_free(e->dev, e->host_slot[i]);
+        e->dev->ops->event_free(e->dev, e->slot_event[i]);
+    }
+    e->dev->ops->host_free(e->dev, e->host_loss);
+    e->dev->ops->host_free(e->dev, e->host_scalars);
+    bti_arena_release(&e->arena);
+    bti_program_free(e->step);
+    bti_program_free(e->update);
+    bti_free(e->counts);
+    bti_free(e->sort);
+    bti_free(e);
+}
+
+/* ---- state -------------------------------------------------------------------------------------
+ */
+
+static size_t param_bytes(const bti_engine *e, int32_t param) {
+    const bti_param *p = &e->model->params.param[param];
+    return (size_t)(p->rows * p->cols) * bti_dtype_size(e->model->params.dtype);
+}
+
+bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                          int64_t count, void *host) {
+    size_t size = bti_dtype_size(e->model->params.dtype);
+    bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
+    BT_TRY(e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
+                                 (uint64_t)count * size));
+    return e->dev->ops->sync(e->dev, NULL);
+}
+
+bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+    bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
+    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, param)));
+    return e->dev->ops->sync(e->dev, NULL);
+}
+
+bt_status bti_engine_init(bti_engine *e) {
+    const bti_params *t = &e->model->params;
+    size_t most = 0;
+    for (int32_t i = 0; i < t->count; i++)
+        if (param_bytes(e, i) > most) most = param_bytes(e, i);
+    void *values = bti_alloc(1, most);
+    bt_status status = values == NULL ? BT_ENOMEM : BT_OK;
+    for (int32_t i = 0; i < t->count && status == BT_OK; i++) {
+        bti_params_init(t, i, e->settings.seed, values);
+        status = bti_engine_write(e, BTI_REGION_WEIGHTS, i, values);
+    }
+    bti_free(values);
+    return status;
+}
+
+/* ---- one update --------------------------------------------------------------------------------
+ */
+
+/* Stages and runs one micro-batch. Its losses go to `loss_row` of the host's losses. */
+static bt_status micro_batch(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t place,
+                             int64_t index, int64_t update, double grad_scale, int64_t loss_row,
+                             int64_t *rows) {
+    const bti_run_plan *plan = e->plan;
+    const bt_dev_ops *ops = e->dev->ops;
+    int slot = (int)(index % 2);
+    uint64_t slot_at = (uint64_t)slot * plan->places.staging.bytes;
+    if (e->slot_used[slot]) BT_TRY(ops->event_sync(e->dev, e->slot_event[slot]));
+    bti_step step = {.model = e->model,
+                     .places = &plan->places,
+                     .logit_rows = plan->logit_rows,
+                     .training = 1,
+                     .first_micro_batch = index == 0,
+                     .seed = e->settings.seed,
+                     .update = (uint32_t)update,
+                     .smoothing = e->settings.smoothing,
+                     .grad_scale = grad_scale};
+    bti_stage(&plan->places.staging, sentence, n, place, e->settings.start, e->host_slot[slot],
+              e->sort, &step.shape);
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
+    BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
+    bti_train_program program;
+    BT_TRY(bti_model_emit_step(e->step, &step, plan->keep, &program));
+    BT_TRY(bti_layout_take(e->step, plan->step));
+    BT_TRY(bti_program_run(e->step, &e->arena, slot_at, 0, e->step->ops, &e->settings.hooks));
+    BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));
+    e->slot_used[slot] = 1;
+    bt_view loss = bti_arena_view(&e->arena, e->step, bti_all(e->step, program.loss), slot_at);
+    *rows = step.shape.rows[1];
+    return ops->download(e->dev, NULL, (char *)e->host_loss + (size_t)loss_row * 2 * acc_size(e),
+                         loss.buf, loss.off, (uint64_t)*rows * 2 * acc_size(e));
+}
+
+/* Scalars up, norm and step, scalars down. */
+static bt_status take_step(bti_engine *e, double lr) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    uint64_t bytes = BT_SCALAR_COUNT * bti_dtype_size(acc);
+    char *up = e->host_scalars, *down = up + BT_SCALAR_COUNT * sizeof(double);
+    double t = (double)(e->steps + 1);
+    double value[BT_SCALAR_COUNT] = {
+        [BT_SCALAR_LR] = lr,
+        [BT_SCALAR_CLIP] = e->settings.clip_norm,
+        [BT_SCALAR_CORRECTION1] = -expm1(t * log(e->settings.adamw.beta1)),
+        [BT_SCALAR_CORRECTION2] = -expm1(t * log(e->settings.adamw.beta2)),
+        [BT_SCALAR_LOSS_SCALE] = 1};
+    for (int i = 0; i < BT_SCALAR_COUNT; i++) bti_store(up, acc, i, value[i]);
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
+    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up, bytes));
+    BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, NULL));
+    BT_TRY(e->dev->ops->download(e->dev, NULL, down, v.buf, v.off, bytes));
+    return e->dev->ops->sync(e->dev, NULL);
+}
+
+static double scalar(const bti_engine *e, int which) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    return bti_load((const char *)e->host_scalars + BT_SCALAR_COUNT * sizeof(double), acc, which);
+}
+
+/* Row losses in place order, in double. */
+static void sum_losses(const bti_engine *e, int64_t rows, bti_update_result *out) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    double loss = 0, nll = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        loss += bti_load(e->host_loss, acc, 2 * r);
+        nll += bti_load(e->host_loss, acc, 2 * r + 1);
+    }
+    out->loss = loss / (double)rows;
+    out->nll = nll / (double)rows;
+}
+
+static bt_status count_rows(bti_engine *e, const bti_sentence *sentence, int64_t n,
+                            bti_update_result *out) {
+    if (n > e->max_sentences)
+        return bti_fail(BT_EINTERNAL, "update of %lld sentences, %lld planned", (long long)n,
+                        (long long)e->max_sentences);
+    for (int64_t i = 0; i < n; i++)
+        for (int side = 0; side < 2; side++) {
+            e->counts[i][side] = sentence[i].count[side];
+            out->rows[side] += sentence[i].count[side];
+            if (sentence[i].count[side] > e->plan->caps.rows[side])
+                return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
+                                (long long)sentence[i].count[side],
+                                (long long)e->plan->caps.rows[side]);
+        }
+    if (out->rows[1] > e->max_target_rows)
+        return bti_fail(BT_EINTERNAL, "update of %lld target symbols, %lld planned",
+                        (long long)out->rows[1], (long long)e->max_target_rows);
+    return BT_OK;
+}
+
+bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+                            double lr, bti_update_result *out) {
+    bti_update_result result = {0};
+    BT_TRY(count_rows(e, sentence, n, &result));
+    if (result.rows[1] == 0) {
+        result.skipped = 1;
+        *out = result;
+        return BT_OK;
+    }
+    double grad_scale = 1.0 / (double)result.rows[1];
+    int64_t at = 0, loss_row = 0;
+    while (at < n) {
+        int64_t take = bti_split_next(&e->plan->caps, (const int64_t(*)[2])e->counts, at, n), rows;
+        BT_TRY(micro_batch(e, sentence + at, take, at, result.micro_batches, update, grad_scale,
+                           loss_row, &rows));
+        result.micro_batches++;
+        loss_row += rows;
+        at += take;
+    }
+    if (e->settings.before_step != NULL)
+        BT_TRY(e->settings.before_step(e->settings.user, e, update));
+    BT_TRY(take_step(e, lr));
+    sum_losses(e, result.rows[1], &result);
+    result.grad_norm = scalar(e, BT_SCALAR_NORM);
+    result.skipped = scalar(e, BT_SCALAR_SKIP) != 0;
+    if (!result.skipped) e->steps++;
+    *out = result;
+    return BT_OK;
+}

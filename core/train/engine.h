@@ -1,0 +1,79 @@
+/* The engine: model, arena and programs of a run on one device; runs updates.
+ *
+ * It knows neither files nor tokenisers: sentences come as ids. Everything is taken in
+ * bti_engine_new; bti_engine_update allocates nothing. */
+#ifndef BANTAM_TRAIN_ENGINE_H
+#define BANTAM_TRAIN_ENGINE_H
+
+#include "core/train/planner.h"
+
+struct bti_engine;
+
+typedef struct bti_sentence {
+    const int32_t *ids[2]; /* source, target; the end symbol last */
+    int64_t count[2];
+} bti_sentence;
+
+typedef struct bti_engine_settings {
+    int32_t start; /* symbol before the first target symbol */
+    uint64_t seed;
+    double smoothing, clip_norm;
+    bt_adamw_params adamw;
+    bti_run_hooks hooks; /* tests */
+    /* Tests: called when all gradients of an update are there, before the step. */
+    bt_status (*before_step)(void *user, struct bti_engine *e, int64_t update);
+    void *user;
+} bti_engine_settings;
+
+typedef struct bti_engine {
+    bt_dev *dev;
+    const bti_model *model;
+    const bti_run_plan *plan;
+    bti_engine_settings settings;
+    bti_arena arena;
+    bti_program *step, *update; /* emitted again for each micro-batch; places of the plan */
+    void *host_slot[2];         /* staging on the host */
+    bt_event *slot_event[2];
+    int slot_used[2];
+    void *host_loss; /* losses of one update, 2 a target row, acc type */
+    void *host_scalars;
+    int64_t (*counts)[2]; /* rows of the sentences of one update */
+    int32_t *sort;        /* scratch of the row order: cap rows + 65,537 counters */
+    int64_t max_sentences, max_target_rows;
+    int64_t steps; /* optimiser steps taken; skipped ones do not count */
+} bti_engine;
+
+typedef struct bti_update_result {
+    double loss, nll; /* per target token; loss with label smoothing */
+    double grad_norm; /* before clipping */
+    int64_t rows[2];  /* source and target tokens */
+    int64_t micro_batches;
+    int skipped; /* a gradient was not finite: nothing was changed */
+} bti_update_result;
+
+/* Takes all memory. Weights and moments are zero until bti_engine_init or writes. The plan, model
+ * and device are borrowed. max_sentences, max_target_rows: of the largest update. */
+bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan *plan,
+                         int64_t max_sentences, int64_t max_target_rows,
+                         const bti_engine_settings *settings, bti_engine **out);
+void bti_engine_free(bti_engine *e);
+
+/* First values of all parameters from the seed. */
+bt_status bti_engine_init(bti_engine *e);
+
+/* One update over n sentences, in place order. */
+bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+                            double lr, bti_update_result *out);
+
+/* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
+ * moments) to the host, or a whole one from it. */
+bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                          int64_t count, void *host);
+bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
+
+/* staging.c: fills the integer tables of sentences 0 .. n-1, whose places in the update begin at
+ * `place`, and the micro-batch's shape. `sort` is scratch of rows + 65,537 words. */
+void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, int64_t place,
+               int32_t start, void *slot, int32_t *sort, bti_shape *shape);
+
+#endif

@@ -1,0 +1,160 @@
+#include "core/train/log_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* 13 names and numbers of at most 24 bytes come to half of it. */
+#define LINE_BYTES 1024
+/* Enough of a line to read the update's number, which comes first. */
+#define HEAD_BYTES 48
+
+struct bti_log_json {
+    int fd;
+    off_t size; /* whole lines */
+    char *path;
+    char line[LINE_BYTES];
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Walks the lines of a file; `keep` is where the part that stays ends. */
+typedef struct scan {
+    off_t at, keep;
+    size_t head_length;
+    char head[HEAD_BYTES];
+    int64_t resume;
+    int done; /* a line of a later update was met */
+} scan;
+
+static void take_byte(scan *s, char c) {
+    s->at++;
+    if (c != '\n') {
+        if (s->head_length + 1 < HEAD_BYTES) s->head[s->head_length++] = c;
+        return;
+    }
+    int64_t update;
+    s->head[s->head_length] = 0;
+    s->head_length = 0;
+    if (sscanf(s->head, " { \"update\" : %" SCNd64, &update) == 1 && update > s->resume)
+        s->done = 1;
+    else
+        s->keep = s->at;
+}
+
+static bt_status cut(bti_log_json *log, int64_t resume_update) {
+    char block[4096];
+    scan s = {.resume = resume_update, .done = resume_update <= 0};
+    while (!s.done) {
+        ssize_t n = read(log->fd, block, sizeof block);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return bti_fail(BT_EIO, "%s: cannot read: %s", log->path, strerror(errno));
+        if (n == 0) break;
+        for (ssize_t i = 0; i < n && !s.done; i++) take_byte(&s, block[i]);
+    }
+    if (ftruncate(log->fd, s.keep) != 0)
+        return bti_fail(BT_EIO, "%s: cannot shorten: %s", log->path, strerror(errno));
+    log->size = s.keep;
+    return BT_OK;
+}
+
+bt_status bti_log_json_open(const char *path, int64_t resume_update, bti_log_json **out) {
+    bti_log_json *log = bti_alloc(1, sizeof *log);
+    if (log == NULL) return BT_ENOMEM;
+    bt_status status = BT_ENOMEM;
+    log->fd = -1;
+    log->path = bti_strdup(path);
+    if (log->path == NULL) goto fail;
+    log->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log->fd < 0) {
+        status = bti_fail(BT_EIO, "%s: cannot open the log: %s", path, strerror(errno));
+        goto fail;
+    }
+    status = cut(log, resume_update);
+    if (status != BT_OK) goto fail;
+    *out = log;
+    return BT_OK;
+fail:
+    bti_log_json_close(log);
+    return status;
+}
+
+void bti_log_json_close(bti_log_json *log) {
+    if (log == NULL) return;
+    if (log->fd >= 0) close(log->fd);
+    bti_free(log->path);
+    bti_free(log);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *data;
+    size_t length;
+} text;
+
+static void put(text *t, const char *fmt, ...) BTI_PRINTF(2, 3);
+static void put(text *t, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    t->length += (size_t)vsnprintf(t->data + t->length, LINE_BYTES - t->length, fmt, ap);
+    va_end(ap);
+}
+
+/* The program that uses the library may have set a locale whose decimal point is another sign,
+ * perhaps of several bytes: whatever no number has becomes one full stop. */
+static void put_real(text *t, const char *name, double value) {
+    char digits[40], plain[40];
+    if (!isfinite(value)) {
+        put(t, "\"%s\":null,", name);
+        return;
+    }
+    snprintf(digits, sizeof digits, "%.9g", value);
+    size_t n = 0;
+    for (const char *c = digits; *c != 0; c++) {
+        if (strchr("0123456789+-e", *c) != NULL)
+            plain[n++] = *c;
+        else if (n > 0 && plain[n - 1] != '.')
+            plain[n++] = '.';
+    }
+    plain[n] = 0;
+    put(t, "\"%s\":%s,", name, plain);
+}
+
+static size_t format(char *line, const bti_log_record *r) {
+    text t = {.data = line};
+    put(&t, "{\"update\":%" PRId64 ",\"epoch\":%" PRId64 ",", r->update, r->epoch);
+    put_real(&t, "loss", r->loss);
+    put_real(&t, "grad_norm", r->grad_norm);
+    put_real(&t, "lr", r->lr);
+    put(&t, "\"target_tokens\":%" PRId64 ",\"source_tokens\":%" PRId64 ",", r->target_tokens,
+        r->source_tokens);
+    put(&t, "\"micro_batches\":%" PRId64 ",", r->micro_batches);
+    put_real(&t, "tokens_per_s", r->tokens_per_s);
+    put(&t, "\"planned_bytes\":%" PRIu64 ",\"peak_bytes\":%" PRIu64 ",", r->planned_bytes,
+        r->peak_bytes);
+    put_real(&t, "loss_scale", r->loss_scale);
+    put(&t, "\"skipped\":%s}\n", r->skipped ? "true" : "false");
+    return t.length;
+}
+
+bt_status bti_log_json_write(bti_log_json *log, const bti_log_record *record) {
+    size_t bytes = format(log->line, record);
+    ssize_t n;
+    do {
+        n = write(log->fd, log->line, bytes);
+    } while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)bytes) {
+        log->size += n;
+        return BT_OK;
+    }
+    int error = n < 0 ? errno : ENOSPC;
+    if (n > 0 && ftruncate(log->fd, log->size) != 0) error = errno;
+    return bti_fail(BT_EIO, "%s: cannot write the log line of update %" PRId64 ": %s", log->path,
+                    record->update, strerror(error));
+}

@@ -1,0 +1,309 @@
+#include "core/train/planner.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/status.h"
+
+const char *const bti_byte_kind_name[BTI_BYTES_KINDS] = {"weights",     "gradients", "optimizer",
+                                                         "activations", "logits",    "workspace",
+                                                         "staging",     "decode",    "runtime"};
+
+int64_t bti_split_next(const bti_shape *caps, const int64_t (*counts)[2], int64_t from, int64_t n) {
+    int64_t rows[2] = {0, 0}, i = from;
+    for (; i < n && i - from < caps->sentences; i++) {
+        int64_t a = rows[0] + counts[i][0], b = rows[1] + counts[i][1];
+        if (i > from && (a > caps->rows[0] || b > caps->rows[1])) break;
+        rows[0] = a;
+        rows[1] = b;
+    }
+    return i - from;
+}
+
+/* ---- one candidate -----------------------------------------------------------------------------
+ */
+
+typedef struct candidate {
+    int64_t parts; /* micro-batches that the largest update is cut into */
+    int32_t recompute_layers;
+    int64_t logit_rows;
+} candidate;
+
+typedef struct search {
+    bti_model *m;
+    const bti_workload *w;
+    const bti_plan_options *opt;
+    const bt_dev_info *info;
+    bti_places places;
+    bti_program *step, *mean, *update;
+    uint32_t *keep;
+    uint64_t update_bytes;
+    double update_seconds;
+} search;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
+
+/* Caps for `parts` micro-batches of the largest update. Sentences are not cut, so a part gets room
+ * for half a mean sentence more than its share, and never less than the longest one. */
+static bti_shape caps_of(const search *s, int64_t parts) {
+    const bti_workload *w = s->w;
+    bti_shape c = {.sentences = w->max_sentences};
+    for (int i = 0; i < 2; i++) {
+        int64_t share = (w->max_rows[i] + parts - 1) / parts;
+        if (parts > 1) share += (int64_t)(w->mean_rows[i] / w->mean_sentences / 2);
+        c.rows[i] = min64(max64(share, w->longest[i]), max64(w->max_rows[i], w->longest[i]));
+        if (s->opt->force_rows[i]) c.rows[i] = max64(s->opt->force_rows[i], w->longest[i]);
+        c.distinct[i] = min64(c.rows[i], s->m->vocab[i]);
+        c.longest[i] = w->longest[i];
+    }
+    c.sentences = min64(c.sentences, max64(1, min64(c.rows[0], c.rows[1])));
+    return c;
+}
+
+/* A mean micro-batch under these caps. Gives how many of them make a mean update. */
+static double mean_of(const search *s, const bti_shape *caps, bti_shape *out) {
+    const bti_workload *w = s->w;
+    double parts = 1;
+    for (int i = 0; i < 2; i++) parts = fmax(parts, w->mean_rows[i] / (double)caps->rows[i]);
+    if (parts > 1) parts = ceil(parts * 1.02);
+    *out = *caps;
+    out->sentences = max64(1, (int64_t)(w->mean_sentences / parts));
+    for (int i = 0; i < 2; i++) {
+        out->rows[i] = max64(1, min64(caps->rows[i], (int64_t)(w->mean_rows[i] / parts)));
+        out->distinct[i] = min64(out->rows[i], caps->distinct[i]);
+    }
+    for (int i = 0; i < 3; i++) out->pairs[i] = w->mean_pairs[i] * (double)out->sentences;
+    return parts;
+}
+
+static void set_keep(search *s, int32_t recompute_layers) {
+    for (int32_t i = 0; i < s->m->layers; i++)
+        s->keep[i] = i < recompute_layers ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
+}
+
+static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows) {
+    bti_step step = {.model = s->m,
+                     .places = &s->places,
+                     .shape = *shape,
+                     .logit_rows = logit_rows,
+                     .training = 1,
+                     .first_micro_batch = 1,
+                     .grad_scale = 1};
+    bti_train_program unused;
+    return bti_model_emit_step(p, &step, s->keep, &unused);
+}
+
+/* Fills the plan's bytes from the dynamic region's peak; what layout wastes counts as activations.
+ */
+static void count_bytes(bti_run_plan *plan, uint64_t arena, uint64_t runtime) {
+    uint64_t *b = plan->bytes, sum = 0;
+    b[BTI_BYTES_WEIGHTS] = plan->region[BTI_REGION_WEIGHTS];
+    b[BTI_BYTES_GRADIENTS] = plan->region[BTI_REGION_GRADIENTS];
+    b[BTI_BYTES_OPTIMIZER] = plan->region[BTI_REGION_MOMENT1] + plan->region[BTI_REGION_MOMENT2];
+    b[BTI_BYTES_LOGITS] = plan->layout.kind[BTI_KIND_LOGITS];
+    b[BTI_BYTES_WORKSPACE] = plan->layout.kind[BTI_KIND_WORKSPACE];
+    b[BTI_BYTES_STAGING] = plan->region[BTI_REGION_STAGING] + plan->region[BTI_REGION_CONSTANT];
+    b[BTI_BYTES_DECODE] = 0;
+    b[BTI_BYTES_RUNTIME] = runtime;
+    b[BTI_BYTES_ACTIVATIONS] = 0;
+    for (int i = 0; i < BTI_BYTES_KINDS; i++) sum += b[i];
+    b[BTI_BYTES_ACTIVATIONS] = arena + runtime - sum;
+    plan->total = arena + runtime;
+}
+
+/* Emits, lays out and counts one candidate into `plan` (its programs excepted). */
+static bt_status evaluate(search *s, const candidate *c, bti_run_plan *plan) {
+    uint64_t align = s->info->alignment ? s->info->alignment : 1;
+    plan->caps = caps_of(s, c->parts);
+    plan->recompute_layers = c->recompute_layers;
+    plan->logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->micro_batches = c->parts;
+    set_keep(s, c->recompute_layers);
+    bti_staging_plan(&plan->caps, align, &s->places.staging);
+    BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows));
+    bti_layout_options layout = {.alignment = align, .heap = plan->heap, .guard = s->opt->guard};
+    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
+    plan->places = s->places;
+    plan->region[BTI_REGION_STAGING] = 2 * s->places.staging.bytes;
+    plan->region[BTI_REGION_DYNAMIC] =
+        plan->layout.bytes > s->update_bytes ? plan->layout.bytes : s->update_bytes;
+    plan->largest = plan->layout.largest ? s->step->tensor[plan->layout.largest].name : "";
+    plan->largest_bytes = plan->layout.largest ? s->step->tensor[plan->layout.largest].bytes : 0;
+    bti_arena arena;
+    bti_arena_plan(&arena, plan->region, s->info);
+    count_bytes(plan, arena.total, s->opt->runtime);
+    plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
+    return BT_OK;
+}
+
+/* Predicted seconds of a mean update under the plan's caps. */
+static bt_status predict(search *s, bti_run_plan *plan) {
+    bti_shape mean;
+    double parts = mean_of(s, &plan->caps, &mean);
+    set_keep(s, plan->recompute_layers);
+    BT_TRY(emit(s, s->mean, &mean, min64(plan->logit_rows, mean.rows[1])));
+    plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
+    return BT_OK;
+}
+
+/* ---- the search --------------------------------------------------------------------------------
+ */
+
+/* Chunk rows from large to small. Above 1,024 rows a chunk's products are as fast as they get. */
+static const int64_t chunks[] = {1024, 512, 256, 128, 64, 32};
+#define CHUNKS ((int)(sizeof chunks / sizeof chunks[0]))
+
+static int64_t chunk_at(const search *s, int i) {
+    return s->opt->force_logit_rows ? s->opt->force_logit_rows : chunks[i];
+}
+
+static void recompute_range(const search *s, int32_t *least, int32_t *most) {
+    *least = 0;
+    *most = s->m->layers;
+    if (s->opt->recompute == BTI_RECOMPUTE_NONE) *most = 0;
+    if (s->opt->recompute == BTI_RECOMPUTE_LAYERS) *least = s->m->layers;
+    if (s->opt->force_recompute_layers >= 0) *least = *most = s->opt->force_recompute_layers;
+}
+
+/* The fewest recomputed layers, then the largest chunk, with which `parts` micro-batches fit. */
+static bt_status fit_parts(search *s, int64_t parts, bti_run_plan *plan) {
+    int32_t least, most;
+    recompute_range(s, &least, &most);
+    for (int i = 0; i < CHUNKS; i++) {
+        candidate c = {parts, most, chunk_at(s, i)};
+        BT_TRY(evaluate(s, &c, plan));
+        if (!plan->fits) continue;
+        int32_t low = least, high = most; /* `high` fits */
+        while (low < high) {
+            c.recompute_layers = low + (high - low) / 2;
+            BT_TRY(evaluate(s, &c, plan));
+            if (plan->fits)
+                high = c.recompute_layers;
+            else
+                low = c.recompute_layers + 1;
+        }
+        c.recompute_layers = high;
+        BT_TRY(evaluate(s, &c, plan));
+        return predict(s, plan);
+    }
+    return BT_OK;
+}
+
+static int better(const bti_run_plan *a, const bti_run_plan *b) {
+    if (!a->fits) return 0;
+    if (!b->fits) return 1;
+    if (a->seconds < 0.99 * b->seconds) return 1;
+    return a->seconds <= 1.01 * b->seconds && a->total < b->total;
+}
+
+static bt_status search_all(search *s, bti_run_plan *plan) {
+    bti_run_plan best = *plan, trial = *plan;
+    int64_t n = s->w->max_sentences;
+    int32_t least, most;
+    recompute_range(s, &least, &most);
+    /* The smallest plan: one sentence a micro-batch, all recomputed, the smallest chunk. */
+    candidate smallest = {n, most, chunk_at(s, CHUNKS - 1)};
+    BT_TRY(evaluate(s, &smallest, &best));
+    BT_TRY(predict(s, &best));
+    plan->minimum = best.total;
+    int forced = s->opt->force_rows[0] || s->opt->force_rows[1];
+    for (int64_t parts = 1; parts <= n; parts += parts < 4 ? 1 : parts / 2) {
+        BT_TRY(fit_parts(s, parts, &trial));
+        if (better(&trial, &best)) best = trial;
+        /* More micro-batches only cost time once nothing needs recomputing. */
+        if (forced || (trial.fits && trial.recompute_layers == least &&
+                       trial.logit_rows == min64(chunk_at(s, 0), trial.caps.rows[1])))
+            break;
+    }
+    uint64_t minimum = plan->minimum;
+    *plan = best;
+    plan->minimum = minimum;
+    return BT_OK;
+}
+
+static bt_status plan_update(search *s, bti_run_plan *plan) {
+    bti_update_step step = {.model = s->m, .places = &s->places, .heap = plan->heap};
+    bti_layout layout;
+    bti_layout_options o = {.alignment = s->info->alignment ? s->info->alignment : 1,
+                            .heap = plan->heap,
+                            .guard = s->opt->guard};
+    BT_TRY(bti_model_emit_update(s->update, &step));
+    BT_TRY(bti_layout_make(s->update, &o, &layout));
+    s->update_bytes = layout.bytes;
+    s->update_seconds = bti_program_seconds(s->update);
+    return BT_OK;
+}
+
+/* Fixed regions: their places and bytes. */
+static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) {
+    bti_params *t = &s->m->params;
+    uint64_t align = s->info->alignment ? s->info->alignment : 1;
+    plan->heap = s->info->max_alloc / align * align;
+    BT_TRY(bti_params_place(t, align, plan->heap));
+    for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
+    uint64_t table = (uint64_t)(max_length * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
+    s->places.positions = 0;
+    s->places.position_rows = max_length;
+    s->places.scalars = align_up(table, align);
+    plan->region[BTI_REGION_CONSTANT] =
+        s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    return BT_OK;
+}
+
+bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                          const bti_workload *w, int64_t max_length,
+                          const bti_plan_options *options, bti_run_plan **out) {
+    search s = {.m = m, .w = w, .opt = options, .info = info};
+    bti_run_plan *plan = bti_alloc(1, sizeof *plan);
+    bt_status status = BT_ENOMEM;
+    if (plan == NULL) goto fail;
+    plan->budget = options->budget;
+    plan->keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
+    if (s.keep == NULL) goto fail;
+    if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;
+    if ((status = bti_program_new("update", planning, info, &plan->update)) != BT_OK) goto fail;
+    if ((status = bti_program_new("mean step", planning, info, &s.mean)) != BT_OK) goto fail;
+    s.step = plan->step;
+    s.update = plan->update;
+    if ((status = place_fixed(&s, max_length, plan)) != BT_OK) goto fail;
+    if ((status = plan_update(&s, plan)) != BT_OK) goto fail;
+    if ((status = search_all(&s, plan)) != BT_OK) goto fail;
+    /* The programs hold the last candidate: emit the chosen one again. */
+    candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->logit_rows};
+    double seconds = plan->seconds;
+    if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
+    plan->seconds = seconds;
+    bti_program_free(s.mean);
+    *out = plan;
+    return BT_OK;
+fail:
+    bti_program_free(s.mean);
+    bti_run_plan_free(plan);
+    return status;
+}
+
+void bti_run_plan_free(bti_run_plan *p) {
+    if (p == NULL) return;
+    bti_program_free(p->step);
+    bti_program_free(p->update);
+    bti_free(p->keep);
+    bti_free(p);
+}
+
+bt_status bti_run_plan_check(const bti_run_plan *p) {
+    char budget[32], least[32], part[BTI_BYTES_KINDS][32];
+    if (p->fits) return BT_OK;
+    bti_format_bytes(p->budget, budget);
+    bti_format_bytes(p->minimum, least);
+    for (int i = 0; i < BTI_BYTES_KINDS; i++) bti_format_bytes(p->bytes[i], part[i]);
+    return bti_fail(BT_EFIT,
+                    "the run does not fit in %s: it needs at least %s (weights %s, gradients %s, "
+                    "optimizer %s, smallest activations %s, logits %s, workspace %s, staging %s, "
+                    "runtime %s)",
+                    budget, least, part[BTI_BYTES_WEIGHTS], part[BTI_BYTES_GRADIENTS],
+                    part[BTI_BYTES_OPTIMIZER], part[BTI_BYTES_ACTIVATIONS], part[BTI_BYTES_LOGITS],
+                    part[BTI_BYTES_WORKSPACE], part[BTI_BYTES_STAGING], part[BTI_BYTES_RUNTIME]);
+}

@@ -1,0 +1,79 @@
+/* How a run fits: caps of a micro-batch, recomputation, chunk rows. Every byte before anything is
+ * taken.
+ *
+ * The maths of an update never depends on the choice; time does. Searched are the number of
+ * micro-batches, the layers that keep only their input, and the rows of an output chunk; taken is
+ * the least predicted time among plans within the budget, and within 1 % of it the fewer bytes. */
+#ifndef BANTAM_TRAIN_PLANNER_H
+#define BANTAM_TRAIN_PLANNER_H
+
+#include "core/model/model.h"
+#include "core/train/run_file.h"
+
+/* What updates look like; [0] source, [1] target. */
+typedef struct bti_workload {
+    int64_t max_rows[2];   /* most rows of any update */
+    int64_t max_sentences; /* most sentences of any update */
+    int64_t longest[2];    /* most rows of any sentence: the least that a cap can be */
+    double mean_rows[2], mean_sentences; /* of an update */
+    double mean_pairs[3];                /* attention pairs a sentence, as bti_shape */
+} bti_workload;
+
+typedef struct bti_plan_options {
+    uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
+    uint64_t runtime; /* bytes held outside the arena */
+    bti_recompute recompute;
+    /* Tests and experiments; 0 (rows, chunk) and -1 (layers): searched. */
+    int64_t force_rows[2];
+    int64_t force_logit_rows;
+    int32_t force_recompute_layers;
+    uint64_t guard; /* bytes behind every dynamic tensor */
+} bti_plan_options;
+
+typedef enum bti_byte_kind {
+    BTI_BYTES_WEIGHTS,
+    BTI_BYTES_GRADIENTS,
+    BTI_BYTES_OPTIMIZER,
+    BTI_BYTES_ACTIVATIONS,
+    BTI_BYTES_LOGITS,
+    BTI_BYTES_WORKSPACE,
+    BTI_BYTES_STAGING,
+    BTI_BYTES_DECODE,
+    BTI_BYTES_RUNTIME,
+    BTI_BYTES_KINDS
+} bti_byte_kind;
+extern const char *const bti_byte_kind_name[BTI_BYTES_KINDS];
+
+typedef struct bti_run_plan {
+    int fits;
+    uint64_t budget, total, minimum; /* total, minimum: arena and runtime */
+    uint64_t bytes[BTI_BYTES_KINDS]; /* sums to total */
+    uint64_t region[BTI_REGION_COUNT];
+    uint64_t heap;  /* bytes of a heap for places of parameters; 0: no limit */
+    bti_shape caps; /* of a micro-batch */
+    int64_t logit_rows;
+    int64_t micro_batches;    /* of the largest update */
+    int32_t recompute_layers; /* the first ones keep only their input */
+    uint32_t *keep;           /* kept classes of each layer */
+    bti_places places;
+    bti_program *step, *update; /* at the caps, laid out */
+    bti_layout layout;          /* of step */
+    const char *largest;        /* tensor that is largest where most is live */
+    uint64_t largest_bytes;
+    double seconds; /* predicted, of a mean update */
+} bti_run_plan;
+
+/* Places the model's parameters and searches. A run that cannot fit is not a failure here: `fits`
+ * is 0 and the plan is the smallest one. `max_length` bounds positions. */
+bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                          const bti_workload *w, int64_t max_length,
+                          const bti_plan_options *options, bti_run_plan **out);
+void bti_run_plan_free(bti_run_plan *p);
+/* BT_EFIT with the least bytes that would do, split by kind, when the plan does not fit. */
+bt_status bti_run_plan_check(const bti_run_plan *p);
+
+/* How many sentences from `from` on form the next micro-batch: as many as the caps take, at least
+ * one. counts[i] points to the two row counts of sentence i. */
+int64_t bti_split_next(const bti_shape *caps, const int64_t (*counts)[2], int64_t from, int64_t n);
+
+#endif

@@ -1,0 +1,75 @@
+/* Keys of the run file as data, and their values as text: made from run_keys.inc, seen by the run
+ * file's reader and its tests only. */
+#ifndef BANTAM_TRAIN_RUN_KEYS_H
+#define BANTAM_TRAIN_RUN_KEYS_H
+
+#include <locale.h>
+
+#include "core/train/run_file.h"
+
+/* X(type, type of its field, what a value looks like; "" where `allowed` says it) */
+#define BTI_KEY_TYPES(X) \
+    X(PATH, char *, "a path") \
+    X(PATHS, bti_files, "a path or a list of paths") \
+    X(INT, int64_t, "a whole number") \
+    X(REAL, double, "a number") \
+    X(SEED, uint64_t, "a whole number from 0 to 18446744073709551615") \
+    X(BOOL, int, "true or false") \
+    X(BYTES, uint64_t, "auto or a size above 0 such as 11GiB, 8000MB or 4294967296") \
+    X(CHOICE, unsigned, "") \
+    X(EMPTY, char *, "an empty list in this version")
+
+typedef enum bti_key_type {
+#define X(type, ctype, text) BTI_KEY_##type,
+    BTI_KEY_TYPES(X)
+#undef X
+} bti_key_type;
+
+typedef struct bti_key {
+    const char *path;
+    bti_key_type type;
+    size_t offset; /* of its field in bti_run_config */
+    const char *fallback, *allowed, *help;
+} bti_key;
+
+enum {
+    BTI_KEYS = 0
+#define X(path, type, field, fallback, allowed, help) +1
+#include "core/train/run_keys.inc"
+#undef X
+};
+
+extern const bti_key bti_keys[BTI_KEYS];
+
+/* Index of a key, or -1. */
+int bti_key_find(const char *path);
+/* Is it a group: the part of a key before one of its dots ("data.train")? */
+int bti_key_is_group(const char *path);
+/* What stands directly below a group ("": at the top): "a, b, c"; new string. */
+char *bti_key_list(const char *group);
+/* Nearest key or group to a wrong one, or the keys below its group: "; did you mean ...?" or
+ * "; allowed here: ...". New string. */
+char *bti_key_advice(const char *wrong);
+
+/* Between these the thread's numbers have a point, whatever the program's locale. The functions
+ * below that read or print values are called there. */
+typedef struct bti_numbers {
+    locale_t c, old;
+} bti_numbers;
+bti_numbers bti_numbers_begin(void);
+void bti_numbers_end(bti_numbers n);
+
+/* What a value must be, for people: "a whole number from 1 to 65536". */
+void bti_key_describe(const bti_key *key, char *out, size_t bytes);
+/* Reads text into the key's field, replacing what is there; paths are taken below `dir`. A value
+ * that is not allowed is BT_EINPUT, with "VALUE is not DESCRIPTION" as the error. */
+bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text, const char *dir);
+/* The same for a list. */
+bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const *text, size_t count,
+                           const char *dir);
+/* The field as a YAML value that reads back to the same; new string. */
+char *bti_key_print(const bti_run_config *cfg, const bti_key *key);
+/* Frees what the field owns. */
+void bti_key_clear(bti_run_config *cfg, const bti_key *key);
+
+#endif

@@ -1,0 +1,263 @@
+#include "core/train/session.h"
+
+#include <string.h>
+
+#include "backends/registry.h"
+#include "core/base/files.h"
+#include "core/base/status.h"
+
+/* ---- text --------------------------------------------------------------------------------------
+ */
+
+static bti_corpus_config corpus_config(const bti_run_config *c) {
+    return (bti_corpus_config){.source = c->data.train_source,
+                               .target = c->data.train_target,
+                               .max_length = c->data.max_length,
+                               .overlong = c->data.overlong};
+}
+
+/* Trains the tokeniser of a side when its file is absent; a shared one sees both sides' text. */
+static bt_status make_tokenizer(const bti_run_config *c, int side) {
+    const bti_tokenizer_config *t = &c->tokenizer[side];
+    const bti_files *files[2] = {&c->data.train_source, &c->data.train_target};
+    if (bti_file_exists(t->model) || t->size == 0) return BT_OK;
+    bti_corpus_config corpus = corpus_config(c);
+    BT_TRY(bti_corpus_check(&corpus));
+    int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
+    const char **list = bti_alloc(files[0]->count + files[1]->count, sizeof *list);
+    if (list == NULL) return BT_ENOMEM;
+    size_t n = 0;
+    for (int f = first; f <= last; f++)
+        for (size_t i = 0; i < files[f]->count; i++) list[n++] = files[f]->path[i];
+    bti_log(BT_LOG_INFO, "training a tokeniser of %lld pieces: %s", (long long)t->size, t->model);
+    bt_status status = bti_tokenizer_train(t, list, n);
+    bti_free(list);
+    return status;
+}
+
+/* What was left out or cut, and how much the tokenisers do not know. */
+static void say_text(const bti_session *s) {
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    const int64_t unknown[] = {c->source_unknown, c->target_unknown};
+    const int64_t ids[] = {c->source_ids, c->target_ids};
+    static const char *const side[] = {"source", "target"};
+    if (c->empty > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs skipped (empty side), first at line %lld",
+                (long long)c->empty, (long long)c->first_empty_line);
+    if (c->overlong > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs longer than data.max_length %lld %s, first at line %lld",
+                (long long)c->overlong, (long long)s->cfg->data.max_length,
+                s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
+                (long long)c->first_overlong_line);
+    for (int i = 0; i < 2; i++) {
+        double share = ids[i] > 0 ? 100.0 * (double)unknown[i] / (double)ids[i] : 0;
+        if (unknown[i] > 0)
+            bti_log(share >= 1 ? BT_LOG_WARN : BT_LOG_INFO,
+                    "%.2f %% of %s tokens are unknown to the tokeniser", share, side[i]);
+    }
+    bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
+            (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
+            (long long)c->target_ids);
+}
+
+static bt_status open_text(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    for (int side = 0; side < (c->shared ? 1 : 2); side++) {
+        BT_TRY(make_tokenizer(c, side));
+        BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
+    }
+    if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    bti_corpus_config corpus = corpus_config(c);
+    BT_TRY(bti_corpus_open(&corpus, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->corpus));
+    if (bti_corpus_count(s->corpus) == 0)
+        return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
+                        c->data.train_source.path[0], c->data.train_target.path[0]);
+    say_text(s);
+    return bti_batcher_new(s->corpus, c->training.batch, c->training.batch_unit, c->training.seed,
+                           &s->batcher);
+}
+
+/* ---- updates -----------------------------------------------------------------------------------
+ */
+
+static bt_status find_last_update(bti_session *s, int64_t asked) {
+    int64_t last = s->cfg->training.updates;
+    if (s->cfg->training.epochs > 0) {
+        int64_t n = bti_batcher_updates(s->batcher, s->cfg->training.epochs);
+        if (last == 0 || n < last) last = n;
+    }
+    if (last == 0)
+        return bti_fail(BT_EUSAGE, "training.updates and training.epochs are both 0: give one, the "
+                                   "run must end somewhere");
+    s->last_update = asked > 0 && asked < last ? asked : last;
+    return BT_OK;
+}
+
+/* Sizes of updates. Beyond the first SCANNED ones larger updates may come: the caps still hold,
+ * since an update is cut into as many micro-batches as they ask for; what must be exact are the
+ * longest sentence, known from the corpus, and the most sentences and target rows that host memory
+ * is sized for, which are bounded by batch and longest sentence then. */
+#define SCANNED 200000
+
+static bt_status scan(bti_session *s, int64_t updates) {
+    bti_workload *w = &s->workload;
+    double sum[2] = {0, 0}, sentences = 0;
+    for (int64_t u = 1; u <= updates; u++) {
+        const int64_t *pair;
+        int64_t n, epoch, rows[2] = {0, 0};
+        BT_TRY(bti_batcher_get(s->batcher, u, &pair, &n, &epoch));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t a, b;
+            bti_corpus_source(s->corpus, pair[i], &a);
+            bti_corpus_target(s->corpus, pair[i], &b);
+            rows[0] += a;
+            rows[1] += b;
+            w->mean_pairs[0] += (double)a * (double)a;
+            w->mean_pairs[1] += (double)b * (double)(b + 1) / 2;
+            w->mean_pairs[2] += (double)a * (double)b;
+        }
+        sentences += (double)n;
+        if (n > w->max_sentences) w->max_sentences = n;
+        for (int side = 0; side < 2; side++) {
+            sum[side] += (double)rows[side];
+            if (rows[side] > w->max_rows[side]) w->max_rows[side] = rows[side];
+        }
+    }
+    for (int i = 0; i < 3; i++) w->mean_pairs[i] /= sentences;
+    for (int side = 0; side < 2; side++) w->mean_rows[side] = sum[side] / (double)updates;
+    w->mean_sentences = sentences / (double)updates;
+    return BT_OK;
+}
+
+static bt_status measure_updates(bti_session *s) {
+    const bti_corpus_stats *stats = bti_corpus_get_stats(s->corpus);
+    int64_t scanned = s->last_update < SCANNED ? s->last_update : SCANNED;
+    bti_workload *w = &s->workload;
+    BT_TRY(scan(s, scanned));
+    w->longest[0] = stats->max_source;
+    w->longest[1] = stats->max_target;
+    if (scanned < s->last_update) {
+        int64_t batch = s->cfg->training.batch;
+        if (s->cfg->training.batch_unit == BTI_BATCH_SENTENCES) {
+            w->max_rows[1] = batch * w->longest[1];
+        } else {
+            w->max_sentences = batch;
+            w->max_rows[1] = batch > w->longest[1] ? batch : w->longest[1];
+        }
+    }
+    return BT_OK;
+}
+
+/* ---- device ------------------------------------------------------------------------------------
+ */
+
+bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
+    bt_open_options options = {.threads = threads};
+    if (device != NULL && strcmp(device, "auto") != 0)
+        return bti_device_open(device, &options, out);
+    const char *const *name = bti_backend_names();
+    for (; *name != NULL; name++) {
+        const bt_driver *driver;
+        int count = 0;
+        char reason[256] = "";
+        if (bti_backend_driver(*name, &driver) != BT_OK) continue;
+        if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1)
+            continue;
+        if (bti_device_open(*name, &options, out) == BT_OK) return BT_OK;
+        bti_log(BT_LOG_WARN, "%s cannot be used: %s", *name, bt_last_error());
+    }
+    return bti_fail(BT_EDEVICE, "no device can be used; `bantam devices` tells why");
+}
+
+bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
+    int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
+    bt_call call[6];
+    if (dev->ops->warm == NULL) return BT_OK;
+    memset(call, 0, sizeof call);
+    for (int i = 0; i < 6; i++) {
+        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. */
+        int64_t r = i < 3 ? rows : logit_rows, n = i < 3 ? wide : m->vocab[1];
+        int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
+        call[i].op = BT_OP_GEMM;
+        for (int k = 0; k < 3; k++)
+            call[i].t[k] = (bt_view){.rows = shape[i % 3][2 * k],
+                                     .cols = shape[i % 3][2 * k + 1],
+                                     .ld = shape[i % 3][2 * k + 1],
+                                     .dtype = m->params.dtype};
+        call[i].p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = i % 3 == 2, .trans_b = i % 3 == 0};
+    }
+    return dev->ops->warm(dev, call, 6);
+}
+
+bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, uint64_t *budget,
+                            uint64_t *runtime) {
+    bt_dev_info info = dev->info;
+    BT_TRY(dev->ops->query(dev, &info));
+    if (memory != NULL) BT_TRY(bti_parse_bytes(memory, &limit));
+    if (limit == BTI_MEMORY_AUTO) {
+        uint64_t reserve = info.total_bytes / 20;
+        if (reserve < 256u << 20) reserve = 256u << 20;
+        limit = info.free_bytes > reserve ? info.free_bytes - reserve : 1;
+        limit += info.runtime_bytes;
+    }
+    *budget = limit;
+    *runtime = info.runtime_bytes;
+    return BT_OK;
+}
+
+/* Host memory that the engine takes after runtime was measured: staging, losses, programs, order of
+ * rows; and a margin for stacks and the C library. */
+static uint64_t later_host_bytes(const bti_workload *w) {
+    uint64_t rows = (uint64_t)(w->max_rows[0] + w->max_rows[1]);
+    return rows * 64 + (uint64_t)w->max_sentences * 128 + (16u << 20);
+}
+
+static bt_status make_plan(bti_session *s, const bti_session_options *o) {
+    bti_plan_options options = {.recompute = s->cfg->memory.recompute,
+                                .force_recompute_layers = -1};
+    int64_t rows = s->workload.max_rows[0] > s->workload.max_rows[1] ? s->workload.max_rows[0]
+                                                                     : s->workload.max_rows[1];
+    int64_t length = s->cfg->data.max_length;
+    BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
+    BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &options.budget,
+                             &options.runtime));
+    options.runtime += later_host_bytes(&s->workload);
+    return bti_plan_search(s->model, s->dev->driver->planning, &s->dev->info, &s->workload, length,
+                           &options, &s->plan);
+}
+
+bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
+                           bti_session **out) {
+    bti_session *s = bti_alloc(1, sizeof *s);
+    if (s == NULL) return BT_ENOMEM;
+    s->cfg = cfg;
+    uint64_t unused;
+    /* What can be refused at once is: a wrong device or size before any text is read. */
+    bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
+    if (status == BT_OK) status = bti_device_choose(options->device, options->threads, &s->dev);
+    if (status == BT_OK) status = open_text(s);
+    if (status == BT_OK)
+        status = bti_model_new(&cfg->model, bti_tokenizer_size(s->tokenizer[0]),
+                               bti_tokenizer_size(s->tokenizer[1]), BT_F32, &s->model);
+    if (status == BT_OK) status = find_last_update(s, options->updates);
+    if (status == BT_OK) status = measure_updates(s);
+    if (status == BT_OK) status = make_plan(s, options);
+    if (status != BT_OK) {
+        bti_session_close(s);
+        return status;
+    }
+    *out = s;
+    return BT_OK;
+}
+
+void bti_session_close(bti_session *s) {
+    if (s == NULL) return;
+    bti_run_plan_free(s->plan);
+    bti_model_free(s->model);
+    bti_device_close(s->dev);
+    bti_batcher_free(s->batcher);
+    bti_corpus_free(s->corpus);
+    if (s->tokenizer[1] != s->tokenizer[0]) bti_tokenizer_free(s->tokenizer[1]);
+    bti_tokenizer_free(s->tokenizer[0]);
+    bti_free(s);
+}

@@ -1,0 +1,112 @@
+/* Embedding tables: rows looked up, scaled, given their position and dropped in one pass; the
+ * gradient as one sum for each distinct id, in the host's order, so that it is the same every time
+ * however often a word occurs. */
+#include "cpu/rows.h"
+
+bt_status BTCPU_FN(embed_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *table = &call->t[BT_EMBED_FWD_TABLE], *ids = &call->t[BT_EMBED_FWD_IDS];
+    const bt_view *rowpos = &call->t[BT_EMBED_FWD_ROWPOS], *pos = &call->t[BT_EMBED_FWD_POSTAB];
+    const bt_view *y = &call->t[BT_EMBED_FWD_Y];
+    const btcpu_drop drop = btcpu_drop_of(&call->p.embed.drop, rowpos);
+    const float scale = (float)call->p.embed.scale;
+    const float *pt = btcpu_f32(table), *pp = btcpu_f32(pos);
+    const int32_t *pi = btcpu_i32(ids), *pr = btcpu_i32(rowpos);
+    float *py = btcpu_f32(y);
+    const int64_t rows = y->rows, cols = y->cols;
+    const int parts = btcpu_parts(dev, rows * cols);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+    for (int part = 0; part < parts; part++) {
+        const int64_t end = btcpu_first(rows, part + 1, parts);
+        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
+            const float *from = pt + pi[r * ids->ld] * table->ld;
+            const float *at = pp ? pp + pr[r * rowpos->ld + 1] * pos->ld : NULL;
+            float *to = py + r * y->ld;
+            if (at) {
+#pragma omp simd
+                for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i] + at[i];
+            } else {
+#pragma omp simd
+                for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i];
+            }
+            if (!drop.drop) continue;
+            for (int64_t c = 0; c < cols; c += BTCPU_WORDS)
+                btcpu_drop_chunk(&drop, r, c, btcpu_chunk(c, cols), to + c, to + c);
+        }
+    }
+    return BT_OK;
+}
+
+typedef struct embed_bwd {
+    const float *dy;
+    int64_t dy_ld, order_ld, cols;
+    const int32_t *order;
+    btcpu_drop drop;
+    float scale;
+    int keep; /* beta is 1 */
+} embed_bwd;
+
+/* to = (keep: to +) scale * sum of drop(dy) over order[first .. end), columns in chunks. */
+static void sum_rows(const embed_bwd *e, int64_t first, int64_t end, float *to) {
+    float sum[BTCPU_WORDS], kept[BTCPU_WORDS];
+    for (int64_t c = 0; c < e->cols; c += BTCPU_WORDS) {
+        const int64_t n = btcpu_chunk(c, e->cols);
+        memset(sum, 0, sizeof sum);
+        for (int64_t j = first; j < end; j++) {
+            const int64_t r = e->order[j * e->order_ld];
+            const float *dy = e->dy + r * e->dy_ld + c;
+            if (e->drop.drop) {
+                btcpu_drop_chunk(&e->drop, r, c, n, dy, kept);
+                dy = kept;
+            }
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) sum[i] += dy[i];
+        }
+        const float scale = e->scale;
+        float *out = to + c;
+        if (e->keep) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) out[i] += scale * sum[i];
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) out[i] = scale * sum[i];
+        }
+    }
+}
+
+static void zero_rows(float *table, int64_t ld, int64_t cols, int64_t first, int64_t end) {
+    if (ld == cols && first < end) {
+        memset(table + first * ld, 0, (size_t)((end - first) * cols) * sizeof(float));
+        return;
+    }
+    for (int64_t r = first; r < end; r++) memset(table + r * ld, 0, (size_t)cols * sizeof(float));
+}
+
+/* Segment u's task is its own id and, with beta 0, clearing the ids between the one before and it;
+ * the closing segment clears the rest of the table. */
+bt_status BTCPU_FN(embed_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *dy = &call->t[BT_EMBED_BWD_DY], *order = &call->t[BT_EMBED_BWD_ORDER];
+    const bt_view *segs = &call->t[BT_EMBED_BWD_SEGS], *dtable = &call->t[BT_EMBED_BWD_DTABLE];
+    const embed_bwd e = {.dy = btcpu_f32(dy),
+                         .dy_ld = dy->ld,
+                         .order_ld = order->ld,
+                         .cols = dtable->cols,
+                         .order = btcpu_i32(order),
+                         .drop = btcpu_drop_of(&call->p.embed.drop, &call->t[BT_EMBED_BWD_ROWPOS]),
+                         .scale = (float)call->p.embed.scale,
+                         .keep = call->p.embed.beta != 0};
+    const int32_t *ps = btcpu_i32(segs);
+    float *pt = btcpu_f32(dtable);
+    const int64_t ids = segs->rows > 0 ? segs->rows - 1 : 0;
+    const int parts = btcpu_parts(dev, (dy->rows + (e.keep ? 0 : dtable->rows / 4)) * dtable->cols);
+#pragma omp parallel for num_threads(parts) schedule(dynamic, 8) if (parts > 1)
+    for (int64_t u = 0; u <= ids; u++) {
+        const int64_t id = u < ids ? ps[u * segs->ld] : dtable->rows;
+        if (!e.keep)
+            zero_rows(pt, dtable->ld, dtable->cols, u ? ps[(u - 1) * segs->ld] + 1 : 0, id);
+        if (u < ids)
+            sum_rows(&e, ps[u * segs->ld + 1], ps[(u + 1) * segs->ld + 1], pt + id * dtable->ld);
+    }
+    return BT_OK;
+}

@@ -1,0 +1,297 @@
+/* Embedding, loss, best symbols and the optimiser of the oracle. */
+#include "cpu/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+bt_status btref_embed_fwd(const btref_args *a) {
+    const bt_embed_params *p = &a->call->p.embed;
+    btref_mat table = btref_operand(a, BT_EMBED_FWD_TABLE),
+              ids = btref_operand(a, BT_EMBED_FWD_IDS),
+              rowpos = btref_operand(a, BT_EMBED_FWD_ROWPOS),
+              postab = btref_operand(a, BT_EMBED_FWD_POSTAB), y = btref_operand(a, BT_EMBED_FWD_Y);
+    double u[BTREF_BLOCK], pos[BTREF_BLOCK], f[BTREF_BLOCK];
+    for (int64_t r = 0; r < y.rows; r++) {
+        int32_t id = btref_int(&ids, r, 0), position = btref_int(&rowpos, r, 1);
+        if (id < 0 || id >= table.rows)
+            return bti_fail(BT_EINTERNAL, "embed_fwd: row %lld has id %d of a table of %lld",
+                            (long long)r, id, (long long)table.rows);
+        if (postab.p != NULL && (position < 0 || position >= postab.rows))
+            return bti_fail(BT_EINTERNAL, "embed_fwd: row %lld has position %d of %lld",
+                            (long long)r, position, (long long)postab.rows);
+        for (int64_t at = 0; at < y.cols; at += BTREF_BLOCK) {
+            int64_t n = btref_min(BTREF_BLOCK, y.cols - at);
+            btref_get(u, &table, id, at, n);
+            btref_get_or_zero(pos, &postab, position, at, n);
+            btref_drop_row(f, &p->drop, &rowpos, r, at, n);
+            for (int64_t i = 0; i < n; i++)
+                u[i] = f[i] == 0 ? 0 : f[i] * (p->scale * u[i] + pos[i]);
+            btref_put(u, &y, r, at, n);
+        }
+    }
+    return BT_OK;
+}
+
+/* The row plan: ids ascend, segments cover [0, R) in order, `order` stays within R. */
+static bt_status check_row_plan(const btref_mat *order, const btref_mat *segs, int64_t table_rows) {
+    int64_t last = segs->rows - 1, at = 0;
+    int ok = btref_int(segs, last, 0) == -1 && btref_int(segs, last, 1) == order->rows;
+    for (int64_t u = 0; u < last && ok; u++) {
+        int32_t id = btref_int(segs, u, 0), first = btref_int(segs, u, 1);
+        ok = first == at && btref_int(segs, u + 1, 1) > first && id < table_rows &&
+             id > (u ? btref_int(segs, u - 1, 0) : -1);
+        at = btref_int(segs, u + 1, 1);
+    }
+    ok = ok && at == order->rows;
+    for (int64_t r = 0; r < order->rows && ok; r++)
+        ok = btref_int(order, r, 0) >= 0 && btref_int(order, r, 0) < order->rows;
+    return ok ? BT_OK : bti_fail(BT_EINTERNAL, "embed_bwd: the row plan is wrong");
+}
+
+/* The gradient of one id: rows order[from .. to) of dy. */
+static void embed_row(const btref_args *a, const btref_mat *dtable, int64_t id, int64_t from,
+                      int64_t to) {
+    const bt_embed_params *p = &a->call->p.embed;
+    btref_mat dy = btref_operand(a, BT_EMBED_BWD_DY), order = btref_operand(a, BT_EMBED_BWD_ORDER),
+              rowpos = btref_operand(a, BT_EMBED_BWD_ROWPOS);
+    double u[BTREF_BLOCK], f[BTREF_BLOCK];
+    for (int64_t at = 0; at < dy.cols; at += BTREF_BLOCK) {
+        int64_t n = btref_min(BTREF_BLOCK, dy.cols - at);
+        double sum[BTREF_BLOCK] = {0};
+        for (int64_t k = from; k < to; k++) {
+            int64_t r = btref_int(&order, k, 0);
+            btref_get(u, &dy, r, at, n);
+            btref_drop_row(f, &p->drop, &rowpos, r, at, n);
+            for (int64_t i = 0; i < n; i++) sum[i] += f[i] == 0 ? 0 : f[i] * u[i];
+        }
+        for (int64_t i = 0; i < n; i++) sum[i] *= p->scale;
+        btref_put_grad(sum, p->beta, dtable, id, at, n);
+    }
+}
+
+bt_status btref_embed_bwd(const btref_args *a) {
+    const bt_embed_params *p = &a->call->p.embed;
+    btref_mat order = btref_operand(a, BT_EMBED_BWD_ORDER),
+              segs = btref_operand(a, BT_EMBED_BWD_SEGS),
+              dtable = btref_operand(a, BT_EMBED_BWD_DTABLE);
+    BT_TRY(check_row_plan(&order, &segs, dtable.rows));
+    int64_t u = 0;
+    for (int64_t id = 0; id < dtable.rows; id++) {
+        if (btref_int(&segs, u, 0) == id) {
+            embed_row(a, &dtable, id, btref_int(&segs, u, 1), btref_int(&segs, u + 1, 1));
+            u++;
+        } else if (p->beta == 0) {
+            embed_row(a, &dtable, id, 0, 0);
+        }
+    }
+    return BT_OK;
+}
+
+/* ---- cross-entropy ----------------------------------------------------------------------------
+ */
+
+/* z = logits + bias, n columns of a row. */
+static void get_z(double *z, const btref_mat *logits, const btref_mat *bias, int64_t r, int64_t at,
+                  int64_t n) {
+    double b[BTREF_BLOCK];
+    btref_get(z, logits, r, at, n);
+    btref_get_or_zero(b, bias, 0, at, n);
+    for (int64_t i = 0; i < n; i++) z[i] += b[i];
+}
+
+/* log sum exp of a row of z, and its mean; NaN passes. */
+static double z_lse(const btref_mat *logits, const btref_mat *bias, int64_t r, double *mean) {
+    double z[BTREF_BLOCK], most = -INFINITY, sum = 0, total = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t at = 0; at < logits->cols; at += BTREF_BLOCK) {
+            int64_t n = btref_min(BTREF_BLOCK, logits->cols - at);
+            get_z(z, logits, bias, r, at, n);
+            for (int64_t i = 0; i < n; i++)
+                if (pass == 0) {
+                    if (z[i] > most) most = z[i];
+                    total += z[i];
+                } else {
+                    sum += exp(z[i] - most);
+                }
+        }
+    *mean = total / (double)logits->cols;
+    return most + log(sum);
+}
+
+/* Writes the gradient of a row over its logits; zeros when the label is negative. */
+static void loss_grad_row(const bt_cross_entropy_params *p, const btref_mat *logits,
+                          const btref_mat *bias, int64_t r, int32_t label, double lse) {
+    double z[BTREF_BLOCK], even = p->smoothing / (double)logits->cols;
+    for (int64_t at = 0; at < logits->cols; at += BTREF_BLOCK) {
+        int64_t n = btref_min(BTREF_BLOCK, logits->cols - at);
+        get_z(z, logits, bias, r, at, n);
+        for (int64_t i = 0; i < n; i++) {
+            double q = even + (at + i == label ? 1 - p->smoothing : 0);
+            z[i] = label < 0 ? 0 : p->grad_scale * (exp(z[i] - lse) - q);
+        }
+        btref_put(z, logits, r, at, n);
+    }
+}
+
+bt_status btref_cross_entropy(const btref_args *a) {
+    const bt_cross_entropy_params *p = &a->call->p.cross_entropy;
+    btref_mat logits = btref_operand(a, BT_CROSS_ENTROPY_LOGITS),
+              bias = btref_operand(a, BT_CROSS_ENTROPY_BIAS),
+              labels = btref_operand(a, BT_CROSS_ENTROPY_LABELS),
+              loss = btref_operand(a, BT_CROSS_ENTROPY_LOSS);
+    for (int64_t r = 0; r < logits.rows; r++) {
+        int32_t label = btref_int(&labels, r, 0);
+        double out[2] = {0, 0}, mean = 0, lse = 0, z;
+        if (label >= logits.cols)
+            return bti_fail(BT_EINTERNAL, "cross_entropy: row %lld has label %d of %lld symbols",
+                            (long long)r, label, (long long)logits.cols);
+        if (label >= 0) {
+            lse = z_lse(&logits, &bias, r, &mean);
+            get_z(&z, &logits, &bias, r, label, 1);
+            out[1] = lse - z;
+            out[0] = (1 - p->smoothing) * out[1] + p->smoothing * (lse - mean);
+        }
+        btref_put(out, &loss, r, 0, 2);
+        if (p->grad) loss_grad_row(p, &logits, &bias, r, label, lse);
+    }
+    return BT_OK;
+}
+
+/* ---- best symbols -----------------------------------------------------------------------------
+ */
+
+typedef struct candidate {
+    double z;
+    int64_t id; /* -1: none */
+} candidate;
+
+static int is_forbidden(const bt_topk_params *p, int64_t id) {
+    for (int i = 0; i < BT_TOPK_FORBID; i++)
+        if (p->forbid[i] == id) return 1;
+    return 0;
+}
+
+/* The best allowed entry of a row that comes after `last` (better first, ties by id). */
+static candidate next_best(const bt_topk_params *p, const btref_mat *logits, const btref_mat *bias,
+                           int64_t r, candidate last) {
+    double z[BTREF_BLOCK];
+    candidate best = {0, -1};
+    for (int64_t at = 0; at < logits->cols; at += BTREF_BLOCK) {
+        int64_t n = btref_min(BTREF_BLOCK, logits->cols - at);
+        get_z(z, logits, bias, r, at, n);
+        for (int64_t i = 0; i < n; i++) {
+            int after = last.id < 0 || z[i] < last.z || (z[i] == last.z && at + i > last.id);
+            if (after && (best.id < 0 || z[i] > best.z) && !is_forbidden(p, at + i))
+                best = (candidate){z[i], at + i};
+        }
+    }
+    return best;
+}
+
+bt_status btref_topk(const btref_args *a) {
+    const bt_topk_params *p = &a->call->p.topk;
+    btref_mat logits = btref_operand(a, BT_TOPK_LOGITS), bias = btref_operand(a, BT_TOPK_BIAS),
+              value = btref_operand(a, BT_TOPK_VALUE), id = btref_operand(a, BT_TOPK_ID);
+    for (int64_t r = 0; r < logits.rows; r++) {
+        double mean, lse = z_lse(&logits, &bias, r, &mean);
+        candidate last = {0, -1};
+        int done = 0;
+        for (int64_t k = 0; k < value.cols; k++) {
+            if (!isnan(lse) && !done) last = next_best(p, &logits, &bias, r, last);
+            done = done || last.id < 0;
+            double v = isnan(lse) ? NAN : done ? -INFINITY : last.z - lse;
+            btref_put(&v, &value, r, k, 1);
+            ((int32_t *)(void *)id.p)[r * id.ld + k] = isnan(lse) || done ? -1 : (int32_t)last.id;
+        }
+    }
+    return BT_OK;
+}
+
+/* ---- optimiser --------------------------------------------------------------------------------
+ */
+
+bt_status btref_sumsq(const btref_args *a) {
+    btref_mat x = btref_operand(a, BT_SUMSQ_X), part = btref_operand(a, BT_SUMSQ_PART);
+    double u[BTREF_BLOCK];
+    for (int64_t b = 0; b < part.rows; b++) {
+        int64_t from = b * BT_SUMSQ_BLOCK, to = btref_min(x.cols, from + BT_SUMSQ_BLOCK);
+        double s = 0, q = 0;
+        int finite = 1;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t at = from; at < to; at += BTREF_BLOCK) {
+                int64_t n = btref_min(BTREF_BLOCK, to - at);
+                btref_get(u, &x, 0, at, n);
+                for (int64_t i = 0; i < n; i++)
+                    if (pass == 0) {
+                        finite = finite && isfinite(u[i]);
+                        if (fabs(u[i]) > s) s = fabs(u[i]);
+                    } else if (s > 0) {
+                        q += (u[i] / s) * (u[i] / s);
+                    }
+            }
+        btref_put(finite ? (const double[]){s, q} : (const double[]){1, NAN}, &part, b, 0, 2);
+    }
+    return BT_OK;
+}
+
+bt_status btref_update_scalars(const btref_args *a) {
+    btref_mat part = btref_operand(a, BT_UPDATE_SCALARS_PART),
+              scalars = btref_operand(a, BT_UPDATE_SCALARS_SCALARS);
+    double c[BT_SCALAR_COUNT], sq[2], most = 0, sum = 0;
+    btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
+    for (int64_t r = 0; r < part.rows; r++) {
+        btref_get(sq, &part, r, 0, 2);
+        if (sq[0] > most) most = sq[0];
+    }
+    for (int64_t r = 0; r < part.rows; r++) {
+        btref_get(sq, &part, r, 0, 2);
+        sum += most > 0 ? (sq[0] / most) * (sq[0] / most) * sq[1] : sq[1];
+    }
+    double scale = c[BT_SCALAR_LOSS_SCALE], norm = most * sqrt(sum) / scale;
+    if (isnan(sum)) norm = NAN;
+    btref_put(&norm, &scalars, 0, BT_SCALAR_NORM, 1);
+    btref_get(&norm, &scalars, 0, BT_SCALAR_NORM, 1); /* as stored: fp32 may overflow */
+    double factor = 1;
+    if (c[BT_SCALAR_CLIP] > 0 && norm > c[BT_SCALAR_CLIP]) factor = c[BT_SCALAR_CLIP] / norm;
+    c[BT_SCALAR_FACTOR] = isfinite(norm) ? factor / scale : 0;
+    c[BT_SCALAR_SKIP] = isfinite(norm) ? 0 : 1;
+    btref_put(&c[BT_SCALAR_FACTOR], &scalars, 0, BT_SCALAR_FACTOR, 1);
+    btref_put(&c[BT_SCALAR_SKIP], &scalars, 0, BT_SCALAR_SKIP, 1);
+    return BT_OK;
+}
+
+/* One element; w, m and v are updated. */
+static void adamw_one(const bt_adamw_params *p, const double *c, double g, double *w, double *m,
+                      double *v) {
+    g = g * c[BT_SCALAR_FACTOR] + (p->decoupled ? 0 : p->weight_decay * *w);
+    *m = p->beta1 * *m + (1 - p->beta1) * g;
+    *v = p->beta2 * *v + (1 - p->beta2) * g * g;
+    if (p->decoupled) *w *= 1 - c[BT_SCALAR_LR] * p->weight_decay;
+    *w -= c[BT_SCALAR_LR] * (*m / c[BT_SCALAR_CORRECTION1]) /
+          (sqrt(*v / c[BT_SCALAR_CORRECTION2]) + p->eps);
+}
+
+bt_status btref_adamw(const btref_args *a) {
+    const bt_adamw_params *p = &a->call->p.adamw;
+    btref_mat grad = btref_operand(a, BT_ADAMW_G), scalars = btref_operand(a, BT_ADAMW_SCALARS),
+              weight = btref_operand(a, BT_ADAMW_W), moment1 = btref_operand(a, BT_ADAMW_M),
+              moment2 = btref_operand(a, BT_ADAMW_V);
+    double c[BT_SCALAR_COUNT], g[BTREF_BLOCK], w[BTREF_BLOCK], m[BTREF_BLOCK], v[BTREF_BLOCK];
+    btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
+    if (c[BT_SCALAR_SKIP] != 0) return BT_OK;
+    for (int64_t at = 0; at < grad.cols; at += BTREF_BLOCK) {
+        int64_t n = btref_min(BTREF_BLOCK, grad.cols - at);
+        btref_get(g, &grad, 0, at, n);
+        btref_get(w, &weight, 0, at, n);
+        btref_get(m, &moment1, 0, at, n);
+        btref_get(v, &moment2, 0, at, n);
+        for (int64_t i = 0; i < n; i++) adamw_one(p, c, g[i], &w[i], &m[i], &v[i]);
+        btref_put(w, &weight, 0, at, n);
+        btref_put(m, &moment1, 0, at, n);
+        btref_put(v, &moment2, 0, at, n);
+    }
+    return BT_OK;
+}

@@ -1,0 +1,97 @@
+/* Row-wise building blocks: dropout of a chunk of columns, and column sums in a fixed order. */
+#ifndef BANTAM_CPU_ROWS_H
+#define BANTAM_CPU_ROWS_H
+
+#include "cpu/kernels.h"
+#include "cpu/vec.h"
+
+/* Columns of the chunk that starts at `col`, a multiple of BTCPU_WORDS. */
+static inline int64_t btcpu_chunk(int64_t col, int64_t cols) {
+    return cols - col < BTCPU_WORDS ? cols - col : BTCPU_WORDS;
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+typedef struct btcpu_drop {
+    const bt_drop *drop; /* NULL: off */
+    uint32_t threshold;
+    float scale;
+    const int32_t *rowpos; /* R x 2 */
+    int64_t ld;
+} btcpu_drop;
+
+static inline btcpu_drop btcpu_drop_of(const bt_drop *drop, const bt_view *rowpos) {
+    if (!(drop->p > 0)) return (btcpu_drop){.scale = 1.0f};
+    return (btcpu_drop){drop, bti_drop_threshold(drop->p), (float)(1.0 / (1.0 - (double)drop->p)),
+                        btcpu_i32(rowpos), rowpos->ld};
+}
+
+/* y[i] = kept ? scale * x[i] : 0 for n <= BTCPU_WORDS channels from `col` on (a multiple of it); y
+ * may be x. */
+static inline void btcpu_drop_chunk(const btcpu_drop *d, int64_t row, int64_t col, int64_t n,
+                                    const float *x, float *y) {
+    uint32_t w[BTCPU_WORDS];
+    btcpu_row_words(w, d->drop->seed, d->drop->update, d->drop->site, d->rowpos + row * d->ld, col);
+    const uint32_t threshold = d->threshold;
+    const float scale = d->scale;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float kept = x[i] * scale; /* read in any case, or SSE2 gets a branch */
+        y[i] = w[i] >= threshold ? kept : 0.0f;
+    }
+}
+
+/* ---- column sums ----------------------------------------------------------------------------- */
+
+/* A part adds rows into `block`; every BTCPU_SUM_ROWS rows the block goes into `total`, so that
+ * rounding grows with the square root of both levels; in the end totals are added in the order of
+ * parts. Row i of `block` belongs to sum i. */
+#define BTCPU_SUM_ROWS 32
+
+typedef struct btcpu_colsum {
+    float *total, *block; /* sums x width each */
+    int64_t width;
+    int sums, rows;
+} btcpu_colsum;
+
+static inline btcpu_colsum btcpu_colsum_at(float *ws, int64_t cols, int sums, int part) {
+    int64_t width = btcpu_round16(cols);
+    float *total = ws + part * 2 * sums * width;
+    return (btcpu_colsum){total, total + sums * width, width, sums, 0};
+}
+
+static inline void btcpu_colsum_begin(btcpu_colsum *s) {
+    memset(s->total, 0, (size_t)(2 * s->sums * s->width) * sizeof(float));
+}
+
+static inline void btcpu_colsum_flush(btcpu_colsum *s) {
+    int64_t n = s->sums * s->width;
+    float *total = s->total, *block = s->block;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        total[i] += block[i];
+        block[i] = 0.0f;
+    }
+    s->rows = 0;
+}
+
+/* After each row. */
+static inline void btcpu_colsum_row(btcpu_colsum *s) {
+    if (++s->rows == BTCPU_SUM_ROWS) btcpu_colsum_flush(s);
+}
+
+/* out = beta out + sum `which` of all parts. */
+static inline void btcpu_colsum_finish(float *ws, int64_t cols, int sums, int parts, int which,
+                                       double beta, float *out) {
+    for (int p = 0; p < parts; p++) {
+        const float *total = btcpu_colsum_at(ws, cols, sums, p).total + which * btcpu_round16(cols);
+        if (p == 0 && beta == 0) {
+            memcpy(out, total, (size_t)cols * sizeof(float));
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < cols; i++) out[i] += total[i];
+        }
+    }
+}
+
+#endif

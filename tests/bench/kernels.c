@@ -1,0 +1,268 @@
+/* Micro-benchmarks of the CPU kernels: GFLOP/s of products and attention, bytes a second of the
+ * rest beside a plain copy.
+ *
+ *     bench_kernels [base|avx2|avx512] [threads] [gemm|attention|rows|loss|optimiser]
+ *
+ * Links the backend's objects, so that each instruction set can be called. Every line is the best
+ * of several runs. Not part of ctest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cpu/kernels.h"
+
+const bt_driver *bt_module_driver(void);
+
+static bt_status host_fail(bt_status status, const char *fmt, va_list ap) {
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    return status;
+}
+
+static void host_log(bt_log_level level, const char *fmt, va_list ap) {
+    (void)level;
+    host_fail(BT_OK, fmt, ap);
+}
+
+static bt_dev *dev;
+static bt_buf *memory, *scratch;
+static size_t used;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(dev && dev->info.threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void need(int ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "bench_kernels: %s failed\n", what);
+    exit(1);
+}
+
+/* A matrix of small numbers in fresh memory. */
+static bt_view matrix(int64_t rows, int64_t cols) {
+    static uint32_t state = 1;
+    bt_view v = {memory, used, rows, cols, cols, BT_F32};
+    used += ((size_t)(rows * cols) * 4 + 63) / 64 * 64;
+    need(used <= memory->bytes, "memory");
+    float *p = btcpu_f32(&v);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        state = state * 1664525u + 1013904223u;
+        p[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    }
+    return v;
+}
+
+static bt_view table(int64_t rows, int64_t cols) {
+    bt_view v = matrix(rows, cols);
+    v.dtype = BT_I32;
+    memset(btcpu_at(&v), 0, (size_t)(rows * cols) * 4);
+    return v;
+}
+
+static void forget(void) { used = 0; }
+
+/* Best seconds of a call. */
+static double seconds(bt_call *call) {
+    uint64_t ws = dev->driver->planning->ws_bytes(&dev->info, call);
+    need(ws <= scratch->bytes, "workspace");
+    call->ws = (bt_view){scratch, 0, 1, (int64_t)(ws / 4), (int64_t)(ws / 4), BT_F32};
+    double best = 1e9, start = now();
+    for (int i = 0; i < 3 || (now() - start < 0.3 && i < 1000); i++) {
+        double t = now();
+        need(dev->op[call->op](dev, NULL, call) == BT_OK, "op");
+        t = now() - t;
+        if (t < best) best = t;
+    }
+    return best;
+}
+
+static void gemm(int64_t m, int64_t n, int64_t k, int ta, int tb) {
+    forget();
+    bt_call c = {.op = BT_OP_GEMM};
+    c.t[BT_GEMM_A] = ta ? matrix(k, m) : matrix(m, k);
+    c.t[BT_GEMM_B] = tb ? matrix(n, k) : matrix(k, n);
+    c.t[BT_GEMM_C] = matrix(m, n);
+    c.p.gemm.alpha = 1;
+    c.p.gemm.trans_a = (uint8_t)ta;
+    c.p.gemm.trans_b = (uint8_t)tb;
+    double s = seconds(&c);
+    printf("gemm %5lld x %5lld x %5lld %c%c  %8.1f us  %7.1f GFLOP/s\n", (long long)m, (long long)n,
+           (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', s * 1e6,
+           2e-9 * (double)m * (double)n * (double)k / s);
+}
+
+static void attention(int64_t seqs, int64_t len, int heads, int64_t d, int causal, float p) {
+    forget();
+    const int64_t rows = seqs * len, cols = heads * d;
+    bt_call f = {.op = BT_OP_ATTN_FWD}, b = {.op = BT_OP_ATTN_BWD};
+    bt_view q = matrix(rows, cols), k = matrix(rows, cols), v = matrix(rows, cols);
+    bt_view seq = table(seqs, BT_SEQ_COLS), o = matrix(rows, cols), lse = matrix(rows, heads);
+    int32_t *s = btcpu_at(&seq);
+    for (int64_t i = 0; i < seqs; i++, s += BT_SEQ_COLS) {
+        s[BT_SEQ_QUERY_ROW] = s[BT_SEQ_KEY_ROW] = (int32_t)(i * len);
+        s[BT_SEQ_QUERY_COUNT] = s[BT_SEQ_KEY_COUNT] = (int32_t)len;
+        s[BT_SEQ_PLACE] = (int32_t)i;
+    }
+    f.t[BT_ATTN_FWD_Q] = b.t[BT_ATTN_BWD_Q] = q;
+    f.t[BT_ATTN_FWD_K] = b.t[BT_ATTN_BWD_K] = k;
+    f.t[BT_ATTN_FWD_V] = b.t[BT_ATTN_BWD_V] = v;
+    f.t[BT_ATTN_FWD_SEQ] = b.t[BT_ATTN_BWD_SEQ] = seq;
+    f.t[BT_ATTN_FWD_O] = b.t[BT_ATTN_BWD_O] = o;
+    f.t[BT_ATTN_FWD_LSE] = b.t[BT_ATTN_BWD_LSE] = lse;
+    b.t[BT_ATTN_BWD_DO] = matrix(rows, cols);
+    b.t[BT_ATTN_BWD_DQ] = matrix(rows, cols);
+    b.t[BT_ATTN_BWD_DK] = matrix(rows, cols);
+    b.t[BT_ATTN_BWD_DV] = matrix(rows, cols);
+    f.p.attn = b.p.attn = (bt_attn_params){
+        heads, (uint8_t)causal, 0.125, {.seed = 7, .update = 1, .site = 2, .p = p}};
+    double pairs =
+        (double)seqs * (causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len);
+    double sf = seconds(&f), sb = seconds(&b), work = 2e-9 * pairs * (double)cols;
+    printf("attention %4lld x %4lld, %d x %2lld%s, p %.1f  fwd %8.1f us %6.1f GFLOP/s  "
+           "bwd %8.1f us %6.1f GFLOP/s\n",
+           (long long)seqs, (long long)len, heads, (long long)d, causal ? " causal" : "", (double)p,
+           sf * 1e6, 2 * work / sf, sb * 1e6, 5 * work / sb);
+}
+
+static double copy_rate;
+
+static void report(const char *name, bt_call *call, double bytes) {
+    double s = seconds(call);
+    if (copy_rate == 0) copy_rate = bytes / s;
+    printf("%-34s %9.1f us  %6.2f GB/s  %3.0f %% of a copy\n", name, s * 1e6, bytes / s * 1e-9,
+           100 * bytes / s / copy_rate);
+}
+
+/* The rate of a copy of as much memory, to compare with. */
+static void report_copy(bt_view x, bt_view y) {
+    bt_call copy = {.op = BT_OP_AXPBY, .t = {x, y}, .p.axpby = {1.5, 0}};
+    copy_rate = 0;
+    report("copy (axpby, b = 0)", &copy, 8.0 * (double)x.rows * (double)x.cols);
+}
+
+static bt_view positions(int64_t rows) {
+    bt_view v = table(rows, 2);
+    int32_t *p = btcpu_at(&v);
+    for (int64_t i = 0; i < rows; i++)
+        p[2 * i] = (int32_t)(i / 20), p[2 * i + 1] = (int32_t)(i % 20);
+    return v;
+}
+
+static void row_wise(int64_t rows, int64_t cols, float p) {
+    const double one = 4.0 * (double)rows * (double)cols;
+    const bt_drop drop = {.seed = 7, .update = 1, .site = 2, .p = p};
+    printf("rows %lld x %lld, dropout %.1f\n", (long long)rows, (long long)cols, (double)p);
+    forget();
+    bt_view x = matrix(rows, cols), y = matrix(rows, cols), z = matrix(rows, cols);
+    bt_view r = matrix(rows, cols), bias = matrix(1, cols), gamma = matrix(1, cols);
+    bt_view beta = matrix(1, cols), stats = matrix(rows, 2), pos = positions(rows);
+    report_copy(x, y);
+    static const char *const acts[] = {"none", "relu", "gelu"};
+    for (int act = 0; act < 3; act++) {
+        char name[64];
+        bt_call f = {.op = BT_OP_BIAS_ACT_FWD, .t = {x, bias, pos, y}};
+        f.p.bias_act = (bt_bias_act_params){(bt_act)act, drop, 0};
+        snprintf(name, sizeof name, "bias_act_fwd %s", acts[act]);
+        report(name, &f, 2 * one);
+        bt_call b = {.op = BT_OP_BIAS_ACT_BWD, .t = {z, x, bias, y, pos, r, beta}};
+        b.p.bias_act = (bt_bias_act_params){(bt_act)act, drop, 0};
+        snprintf(name, sizeof name, "bias_act_bwd %s", acts[act]);
+        report(name, &b, (act ? 3 : 2) * one);
+    }
+    bt_call nf = {.op = BT_OP_NORM_FWD, .t = {x, gamma, beta, y, stats}, .p.norm = {1e-5, 0}};
+    report("norm_fwd", &nf, 2 * one);
+    bt_call nb = {
+        .op = BT_OP_NORM_BWD, .t = {z, x, stats, gamma, {0}, y, bias, beta}, .p.norm = {1e-5, 0}};
+    report("norm_bwd", &nb, 3 * one);
+    bt_call af = {.op = BT_OP_ADD_NORM_FWD, .t = {x, bias, z, pos, gamma, beta, r, y, stats}};
+    af.p.add_norm = (bt_add_norm_params){1e-5, 0, drop};
+    report("add_norm_fwd", &af, 4 * one);
+    bt_call ab = {.op = BT_OP_ADD_NORM_BWD,
+                  .t = {z, r, stats, gamma, {0}, pos, x, y, bias, beta, gamma}};
+    ab.p.add_norm = (bt_add_norm_params){1e-5, 0, drop};
+    report("add_norm_bwd", &ab, 4 * one);
+}
+
+static void loss(int64_t rows, int64_t cols) {
+    forget();
+    const double one = 4.0 * (double)rows * (double)cols;
+    bt_call c = {.op = BT_OP_CROSS_ENTROPY,
+                 .t = {matrix(rows, cols), matrix(1, cols), table(rows, 1), matrix(rows, 2)}};
+    c.p.cross_entropy = (bt_cross_entropy_params){0.1, 1e-3, 1};
+    printf("vocabulary %lld, %lld rows\n", (long long)cols, (long long)rows);
+    report_copy(matrix(rows, cols), c.t[0]);
+    report("cross_entropy", &c, 2 * one);
+    bt_call k = {.op = BT_OP_TOPK, .t = {matrix(rows, cols), {0}, matrix(rows, 8), table(rows, 8)}};
+    memset(k.p.topk.forbid, 255, sizeof k.p.topk.forbid);
+    report("topk 8", &k, one);
+}
+
+static void optimiser(int64_t n) {
+    forget();
+    bt_view g = matrix(1, n), w = matrix(1, n), m = matrix(1, n), v = matrix(1, n);
+    bt_view s = matrix(1, BT_SCALAR_COUNT),
+            part = matrix((n + BT_SUMSQ_BLOCK - 1) / BT_SUMSQ_BLOCK, 2);
+    float *ps = btcpu_f32(&s), *pv = btcpu_f32(&v);
+    for (int64_t i = 0; i < n; i++) pv[i] *= pv[i];
+    for (int i = 0; i < BT_SCALAR_COUNT; i++) ps[i] = 0.5f;
+    ps[BT_SCALAR_SKIP] = 0;
+    ps[BT_SCALAR_LR] = 1e-6f;
+    printf("parameters %lld\n", (long long)n);
+    report_copy(g, m);
+    bt_call a = {.op = BT_OP_ADAMW, .t = {g, s, w, m, v}, .p.adamw = {0.9, 0.98, 1e-9, 0.01, 1}};
+    report("adamw", &a, 28.0 * (double)n);
+    bt_call q = {.op = BT_OP_SUMSQ, .t = {g, part}};
+    report("sumsq", &q, 4.0 * (double)n);
+}
+
+static void all_gemm(void) {
+    gemm(2048, 512, 512, 0, 1);
+    gemm(2048, 2048, 512, 0, 1);
+    gemm(2048, 8000, 512, 0, 1);
+    gemm(8000, 512, 2048, 1, 0);
+    for (int64_t n = 8; n <= 128; n *= 2) gemm(n, n, n, 0, 1);
+}
+
+static void all_attention(void) {
+    for (int p = 0; p < 2; p++) {
+        for (int64_t d = 32; d <= 64; d *= 2) {
+            attention(128, 20, 8, d, 0, 0.1f * (float)p);
+            attention(4, 512, 8, d, 0, 0.1f * (float)p);
+        }
+    }
+    attention(4, 512, 8, 64, 1, 0);
+}
+
+static void all_rows(void) {
+    row_wise(2560, 512, 0);
+    row_wise(2560, 512, 0.1f);
+    row_wise(2560, 2048, 0.1f);
+    row_wise(20000, 1024, 0.1f);
+}
+
+int main(int argc, char **argv) {
+    const bt_host host = {BT_BACKEND_ABI, host_fail, host_log};
+    const bt_open_options options = {argc > 2 ? atoi(argv[2]) : 0};
+    need(bt_module_driver()->open(&host, 0, &options, &dev) == BT_OK, "open");
+    const btcpu_table *isa = btcpu_pick_table(argc > 1 ? argv[1] : NULL);
+    dev->op = isa->op;
+    need(dev->ops->alloc(dev, (uint64_t)1 << 30, &memory) == BT_OK, "alloc");
+    need(dev->ops->alloc(dev, (uint64_t)64 << 20, &scratch) == BT_OK, "alloc");
+    printf("%s, %u threads, %s kernels; at open %.0f GFLOP/s, %.1f GB/s\n", dev->info.name,
+           dev->info.threads, isa->isa, dev->info.flops * 1e-9, dev->info.bytes_per_s * 1e-9);
+    const char *part = argc > 3 ? argv[3] : NULL;
+    if (!part || strcmp(part, "gemm") == 0) all_gemm();
+    if (!part || strcmp(part, "attention") == 0) all_attention();
+    if (!part || strcmp(part, "rows") == 0) all_rows();
+    if (!part || strcmp(part, "loss") == 0) {
+        loss(2560, 8000);
+        loss(256, 250002);
+    }
+    if (!part || strcmp(part, "optimiser") == 0) optimiser(30000000);
+    dev->ops->free(dev, memory);
+    dev->ops->free(dev, scratch);
+    dev->ops->close(dev);
+    return 0;
+}

@@ -1,0 +1,178 @@
+/* Cases of the optimiser: sums of squares, the scalar block, AdamW. */
+#include "tests/conform.h"
+
+/* ---- sum of squares ----------------------------------------------------------------------------
+ */
+
+static int64_t blocks(int64_t n) { return (n + BT_SUMSQ_BLOCK - 1) / BT_SUMSQ_BLOCK; }
+
+static void sumsq_call(cf_call *c, int64_t n, double scale) {
+    cf_begin(c, BT_OP_SUMSQ, "%lld values of %g", (long long)n, scale);
+    double *x = cf_add(c, BT_SUMSQ_X, 1, n);
+    for (int64_t k = 0; k < n; k++) x[k] = cf_round(c, BT_SUMSQ_X, x[k] * scale);
+    cf_add(c, BT_SUMSQ_PART, blocks(n), 2);
+    c->t[BT_SUMSQ_PART].any = 1; /* how a block splits into s and q is the backend's choice */
+    cf_bound(c, BT_SUMSQ_PART, BT_SUMSQ_BLOCK, 1);
+}
+
+/* s^2 q of each block, relative to what plain sums in double give. */
+static void check_parts(const cf_call *c, const double *part) {
+    const cf_operand *t = &c->t[BT_SUMSQ_X];
+    double tol = cf_type == BT_F64 ? 1e-12 : 1e-5;
+    for (int64_t b = 0; b < blocks(t->cols); b++) {
+        double sum = 0, s = part[2 * b], q = part[2 * b + 1];
+        for (int64_t k = b * BT_SUMSQ_BLOCK; k < t->cols && k < (b + 1) * BT_SUMSQ_BLOCK; k++)
+            sum += t->x[k] * t->x[k];
+        if (isfinite(sum))
+            ck_assert_msg(s >= 0 && fabs(s * s * q - sum) <= tol * sum,
+                          "sumsq (%s): block %lld gives %g^2 * %g, wanted %g", c->what,
+                          (long long)b, s, q, sum);
+        else
+            ck_assert_msg(isnan(q), "sumsq (%s): block %lld is not finite, yet q is %g", c->what,
+                          (long long)b, q);
+    }
+}
+
+void case_sumsq(void) {
+    static const int64_t n[] = {0, 1, 2, 3, 63, 1003, 65535, 65536, 65537, 200000};
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+    cf_call c;
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++)
+        for (int option = 0; option < 3; option++) {
+            static const double scale[] = {1, 0, 1e19};
+            if (scale[option] > 1 && cf_type == BT_F16) continue;
+            sumsq_call(&c, n[i], scale[option]);
+            cf_check(&c);
+            for (int layout = 0; layout < 2; layout++)
+                check_parts(&c, cf_run(cf_device(), &c, cf_type, layout, NULL).y[BT_SUMSQ_PART]);
+            cf_reset();
+        }
+    for (int i = 0; i < 3; i++) { /* the last value of the middle block */
+        sumsq_call(&c, 3 * BT_SUMSQ_BLOCK, 1);
+        c.t[BT_SUMSQ_X].x[2 * BT_SUMSQ_BLOCK - 1] = bad[i];
+        check_parts(&c, cf_run(cf_device(), &c, cf_type, 0, NULL).y[BT_SUMSQ_PART]);
+        cf_reset();
+    }
+}
+
+/* ---- scalar block -------------------------------------------------------------------------------
+ */
+
+static void scalars_call(cf_call *c, int64_t parts, double clip, double loss_scale,
+                         double magnitude) {
+    cf_begin(c, BT_OP_UPDATE_SCALARS, "%lld parts of %g, clip %g, loss scale %g", (long long)parts,
+             magnitude, clip, loss_scale);
+    double *part = cf_add(c, BT_UPDATE_SCALARS_PART, parts, 2);
+    for (int64_t r = 0; r < parts; r++) {
+        part[2 * r] = cf_round(c, 0, magnitude * fabs(part[2 * r]));
+        part[2 * r + 1] = cf_round(c, 0, 100 * fabs(part[2 * r + 1]));
+    }
+    double *s = cf_add(c, BT_UPDATE_SCALARS_SCALARS, 1, BT_SCALAR_COUNT);
+    s[BT_SCALAR_CLIP] = clip;
+    s[BT_SCALAR_LOSS_SCALE] = loss_scale;
+    for (int k = 0; k < BT_SCALAR_COUNT; k++)
+        c->t[BT_UPDATE_SCALARS_SCALARS].written[k] = k >= BT_SCALAR_NORM;
+    for (int k = BT_SCALAR_NORM; k < BT_SCALAR_COUNT; k++) s[k] = NAN; /* never read */
+}
+
+static const double *scalars_of(const cf_call *c) {
+    return cf_run(cf_device(), c, cf_type, 1, NULL).y[BT_UPDATE_SCALARS_SCALARS];
+}
+
+/* 100 gradients of 1e20 with clip 1: the norm is 1e21 and each clipped value 0.1, in fp32. */
+static void huge_gradients(void) {
+    cf_call sq, sc, ad;
+    sumsq_call(&sq, 100, 0);
+    for (int k = 0; k < 100; k++) sq.t[BT_SUMSQ_X].x[k] = cf_round(&sq, BT_SUMSQ_X, 1e20);
+    const double *part = cf_run(cf_device(), &sq, cf_type, 0, NULL).y[BT_SUMSQ_PART];
+    scalars_call(&sc, 1, 1, 1, 0);
+    memcpy(sc.t[BT_UPDATE_SCALARS_PART].x, part, 2 * sizeof *part);
+    const double *s = scalars_of(&sc);
+    kit_near(s[BT_SCALAR_NORM], 1e21, 1e21 * 1e-2 * (cf_type == BT_BF16 ? 1 : 1e-4));
+    ck_assert_msg(s[BT_SCALAR_SKIP] == 0, "a finite norm was skipped");
+    kit_near(s[BT_SCALAR_FACTOR] * 1e20, 0.1, cf_type == BT_BF16 ? 1e-3 : 1e-6);
+    if (cf_type == BT_BF16) return; /* its weights cannot show the step */
+    /* One plain step from zero: m = (1 - beta1) g. */
+    cf_begin(&ad, BT_OP_ADAMW, "clipped values");
+    ad.p.adamw = (bt_adamw_params){.beta1 = 0, .beta2 = 0.5, .eps = 1e-9};
+    for (int i = BT_ADAMW_G; i <= BT_ADAMW_V; i++)
+        cf_add(&ad, i, 1, i == BT_ADAMW_SCALARS ? BT_SCALAR_COUNT : 100);
+    memcpy(ad.t[BT_ADAMW_G].x, sq.t[BT_SUMSQ_X].x, 100 * sizeof(double));
+    memcpy(ad.t[BT_ADAMW_SCALARS].x, s, BT_SCALAR_COUNT * sizeof(double));
+    const double *m = cf_run(cf_device(), &ad, cf_type, 0, NULL).y[BT_ADAMW_M];
+    for (int k = 0; k < 100; k++) kit_near(m[k], 0.1, 1e-6);
+}
+
+void case_update_scalars(void) {
+    static const double setting[][3] = {/* clip, loss scale, magnitude */
+                                        {0, 1, 1},    {1, 1, 1},      {1e6, 1, 1},
+                                        {0, 1024, 1}, {1, 1024, 1e3}, {1, 1, 0},
+                                        {1, 1, 1e18}, {0, 1, 1e-20},  {2.5, 8, 1e-3}};
+    static const int64_t parts[] = {0, 1, 2, 65, 1003};
+    cf_call c;
+    for (size_t i = 0; i < sizeof setting / sizeof setting[0]; i++)
+        for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++) {
+            const double *p = setting[i];
+            scalars_call(&c, parts[j], p[0], p[1], p[2]);
+            double norm = cf_oracle(&c).y[BT_UPDATE_SCALARS_SCALARS][BT_SCALAR_NORM];
+            cf_bound(&c, BT_UPDATE_SCALARS_SCALARS, 8 + (double)parts[j],
+                     norm > 1e-6 ? norm : 1e-6);
+            cf_check(&c);
+            const double *s = scalars_of(&c);
+            double factor = (p[0] > 0 && norm > p[0] ? p[0] / norm : 1) / p[1];
+            kit_near(s[BT_SCALAR_FACTOR], factor, 1e-5 * factor);
+            kit_near(s[BT_SCALAR_NORM], norm, 1e-5 * norm);
+            ck_assert_msg(s[BT_SCALAR_SKIP] == 0, "a finite norm was skipped");
+            cf_reset();
+        }
+    static const double bad[][2] = {{1, NAN}, {INFINITY, 1}, {NAN, NAN}, {0, NAN}};
+    for (int i = 0; i < 4; i++) {
+        scalars_call(&c, 5, 1, 1, 1);
+        memcpy(c.t[BT_UPDATE_SCALARS_PART].x + 4, bad[i], sizeof bad[i]);
+        const double *s = scalars_of(&c);
+        ck_assert_msg(s[BT_SCALAR_SKIP] == 1 && s[BT_SCALAR_FACTOR] == 0 &&
+                          !isfinite(s[BT_SCALAR_NORM]),
+                      "a part of (%g, %g) gives norm %g, factor %g, skip %g", bad[i][0], bad[i][1],
+                      s[BT_SCALAR_NORM], s[BT_SCALAR_FACTOR], s[BT_SCALAR_SKIP]);
+        cf_reset();
+    }
+    if (cf_type != BT_F16) huge_gradients();
+    cf_reset();
+}
+
+/* ---- AdamW --------------------------------------------------------------------------------------
+ */
+
+static void adamw_call(cf_call *c, int64_t n, int decoupled, double decay, int skip) {
+    cf_begin(c, BT_OP_ADAMW, "%lld values, decoupled %d, decay %g, skip %d", (long long)n,
+             decoupled, decay, skip);
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
+    cf_add(c, BT_ADAMW_G, 1, n);
+    double *s = cf_add(c, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT);
+    for (int i = BT_ADAMW_W; i <= BT_ADAMW_V; i++) cf_add(c, i, 1, n);
+    double *v = c->t[BT_ADAMW_V].x;
+    for (int64_t k = 0; k < n; k++) v[k] = cf_round(c, BT_ADAMW_V, 0.01 + fabs(v[k]));
+    static const double block[BT_SCALAR_COUNT] = {
+        [BT_SCALAR_LR] = 0.01,           [BT_SCALAR_CLIP] = 1,
+        [BT_SCALAR_CORRECTION1] = 0.271, [BT_SCALAR_CORRECTION2] = 0.0588,
+        [BT_SCALAR_LOSS_SCALE] = 2,      [BT_SCALAR_NORM] = 4,
+        [BT_SCALAR_FACTOR] = 0.125};
+    for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = cf_round(c, BT_ADAMW_SCALARS, block[k]);
+    s[BT_SCALAR_SKIP] = skip;
+    for (int i = BT_ADAMW_W; i <= BT_ADAMW_V; i++) {
+        cf_bound(c, i, 8, 2);
+        if (skip) memset(c->t[i].written, 0, (size_t)n);
+    }
+    if (skip && n > 0) c->t[BT_ADAMW_G].x[0] = NAN;
+}
+
+void case_adamw(void) {
+    static const int64_t n[] = {0, 1, 2, 3, 63, 64, 65, 127, 1003, 70001};
+    cf_call c;
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++)
+        for (int option = 0; option < 8; option++) {
+            adamw_call(&c, n[i], option & 1, option & 2 ? 0.01 : 0, option >> 2);
+            cf_check(&c);
+            cf_reset();
+        }
+}

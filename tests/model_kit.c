@@ -1,0 +1,113 @@
+#include "tests/model_kit.h"
+
+#include "backends/registry.h"
+#include "tests/far.h"
+#include "tests/kit.h"
+
+mk_setup mk_defaults(void) {
+    return (mk_setup){.model = {.d_model = 32,
+                                .ff = 64,
+                                .heads = 4,
+                                .encoder_layers = 2,
+                                .decoder_layers = 2,
+                                .final_norm = 1,
+                                .norm_eps = 1e-5},
+                      .vocab = {97, 97},
+                      .dtype = BT_F32,
+                      .plan = {.force_recompute_layers = -1},
+                      .engine = {.start = 1,
+                                 .seed = 1,
+                                 .smoothing = 0.1,
+                                 .clip_norm = 1.0,
+                                 .adamw = {.beta1 = 0.9, .beta2 = 0.98, .eps = 1e-9}}};
+}
+
+const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t *target,
+                                 int64_t vocab, uint64_t seed) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++) total += source[i] + target[i];
+    /* One block, handed to the kit as a string that lives to the end of the suite. */
+    size_t bytes = (size_t)n * sizeof(bti_sentence) + (size_t)total * sizeof(int32_t);
+    bti_sentence *s = (bti_sentence *)(uintptr_t)kit_str("%*s", (int)bytes, "");
+    int32_t *ids = (int32_t *)(s + n);
+    uint32_t at = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int side = 0; side < 2; side++) {
+            int64_t count = side ? target[i] : source[i];
+            s[i].ids[side] = ids;
+            s[i].count[side] = count;
+            for (int64_t j = 0; j < count; j++, at++)
+                *ids++ =
+                    j == count - 1
+                        ? 2
+                        : 4 + (int32_t)(bti_philox(seed, at, 7, 0, 0).v[0] % (uint32_t)(vocab - 4));
+        }
+    return s;
+}
+
+bti_workload mk_workload(const bti_sentence *s, int64_t n) {
+    bti_workload w = {.max_sentences = n, .mean_sentences = (double)n};
+    for (int64_t i = 0; i < n; i++) {
+        double a = (double)s[i].count[0], b = (double)s[i].count[1];
+        for (int side = 0; side < 2; side++) {
+            w.max_rows[side] += s[i].count[side];
+            if (s[i].count[side] > w.longest[side]) w.longest[side] = s[i].count[side];
+        }
+        w.mean_pairs[0] += a * a / (double)n;
+        w.mean_pairs[1] += b * (b + 1) / 2 / (double)n;
+        w.mean_pairs[2] += a * b / (double)n;
+    }
+    for (int side = 0; side < 2; side++) w.mean_rows[side] = (double)w.max_rows[side];
+    return w;
+}
+
+mk_model mk_open(const mk_setup *setup) {
+    mk_model m = {0};
+    const char *backend = setup->backend ? setup->backend : kit_backend();
+    if (strcmp(backend, "far") == 0) far_register();
+    bti_workload w = mk_workload(setup->sentence, setup->sentences);
+    int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
+    kit_ok(bti_device_open(backend, &(bt_open_options){0}, &m.dev));
+    kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
+    kit_ok(bti_plan_search(m.model, m.dev->driver->planning, &m.dev->info, &w, longest,
+                           &setup->plan, &m.plan));
+    kit_ok(bti_run_plan_check(m.plan));
+    kit_ok(bti_engine_new(m.dev, m.model, m.plan, w.max_sentences, w.max_rows[1], &setup->engine,
+                          &m.engine));
+    kit_ok(bti_engine_init(m.engine));
+    return m;
+}
+
+void mk_close(mk_model *m) {
+    bti_engine_free(m->engine);
+    bti_run_plan_free(m->plan);
+    bti_model_free(m->model);
+    bti_device_close(m->dev);
+    *m = (mk_model){0};
+}
+
+double *mk_state(mk_model *m, bti_region region, int64_t *count) {
+    const bti_params *t = &m->model->params;
+    double *out = malloc((size_t)t->elements * sizeof *out);
+    void *host = malloc((size_t)t->elements * sizeof(double));
+    int64_t at = 0;
+    for (int32_t i = 0; i < t->count; i++) {
+        int64_t n = t->param[i].rows * t->param[i].cols;
+        kit_ok(bti_engine_read(m->engine, region, i, 0, n, host));
+        for (int64_t j = 0; j < n; j++) out[at++] = bti_load(host, t->dtype, j);
+    }
+    free(host);
+    if (count) *count = at;
+    return out;
+}
+
+double mk_relative(const double *a, const double *b, int64_t n) {
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = a[i] - b[i];
+        diff += d * d;
+        norm += b[i] * b[i];
+    }
+    double r = sqrt(diff) / (norm > 0 ? sqrt(norm) : 1);
+    return r <= INFINITY ? r : INFINITY;
+}

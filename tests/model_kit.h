@@ -1,0 +1,40 @@
+/* Small models on any backend for tests: device, plan and engine in one. */
+#ifndef BANTAM_TESTS_MODEL_KIT_H
+#define BANTAM_TESTS_MODEL_KIT_H
+
+#include "core/train/engine.h"
+
+typedef struct mk_setup {
+    const char *backend; /* NULL: kit_backend() */
+    bti_model_config model;
+    int64_t vocab[2];
+    bt_dtype dtype;
+    const bti_sentence *sentence; /* the plan bounds updates made of these */
+    int64_t sentences;
+    bti_plan_options plan;
+    bti_engine_settings engine;
+} mk_setup;
+
+typedef struct mk_model {
+    bt_dev *dev;
+    bti_model *model;
+    bti_run_plan *plan;
+    bti_engine *engine;
+} mk_model;
+
+/* Defaults: d 32, 4 heads, ff 64, 2 + 2 layers, post-norm, relu, untied, no dropout; vocabulary 97;
+ * fp32; Adam 0.9, 0.98, 1e-9; clip 1; smoothing 0.1; everything searched, no budget. */
+mk_setup mk_defaults(void);
+/* Deterministic sentences of `n` lengths each side (end symbol 2 last), ids 4 .. vocab-1; the
+ * kit's. */
+const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t *target,
+                                 int64_t vocab, uint64_t seed);
+bti_workload mk_workload(const bti_sentence *s, int64_t n);
+mk_model mk_open(const mk_setup *setup);
+void mk_close(mk_model *m);
+/* All elements of a state region as doubles, in parameter order; malloc. */
+double *mk_state(mk_model *m, bti_region region, int64_t *count);
+/* Largest |a - b| over the norm of b; NaN counts as infinite. */
+double mk_relative(const double *a, const double *b, int64_t n);
+
+#endif
