@@ -21,10 +21,6 @@
 /* Sets the last-error text of this thread (cut at 2 KiB) and returns `status`. */
 bt_status bti_fail(bt_status status, const char *fmt, ...) BTI_PRINTF(2, 3);
 bt_status bti_vfail(bt_status status, const char *fmt, va_list ap);
-#if defined(__clang_analyzer__) && !defined(__cplusplus)
-/* So that path analysis knows that a failure is no success. */
-#define bti_fail(status, ...) ((void)(bti_fail)(status, __VA_ARGS__), (status))
-#endif
 
 /* Puts "prefix: " before the last-error text, for context that only the caller knows. */
 bt_status bti_fail_prefix(bt_status status, const char *fmt, ...) BTI_PRINTF(2, 3);
@@ -53,5 +49,15 @@ char *bti_format(const char *fmt, ...) BTI_PRINTF(1, 2);
 /* Requests made so far by all threads; the n-th request from now fails (0: none). For tests. */
 uint64_t bti_alloc_count(void);
 void bti_alloc_fail_at(uint64_t n);
+
+#if defined(__clang_analyzer__) && !defined(__cplusplus)
+/* What path analysis cannot see from here: a failure is no success, memory comes zeroed, and what
+ * is not freed leaks. */
+#include <stdlib.h>
+#define bti_fail(status, ...) ((void)(bti_fail)(status, __VA_ARGS__), (status))
+#define bti_alloc(count, size) calloc(count, size)
+#define bti_realloc(p, count, size) realloc(p, (count) * (size))
+#define bti_free(p) free(p)
+#endif
 
 #endif
