@@ -202,6 +202,9 @@ void check_fields(json_t *object, const char *fields) {
 /* ---- small runs --------------------------------------------------------------------------------
  */
 
+const char *in_dir(small_run r, const char *name) { return kit_str("%s/%s", r.dir, name); }
+const char *in_out(small_run r, const char *name) { return kit_str("%s/%s", r.out, name); }
+
 static small_run place(void) {
     small_run r = {.dir = kit_tmpdir()};
     r.yaml = in_dir(r, "run.yaml");

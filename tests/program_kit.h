@@ -10,10 +10,10 @@
 /* What a process left. Texts are the kit's. */
 typedef struct program {
     pid_t pid;
-    const char *dir;      /* where its output lies */
-    int status;           /* exit status; -n when signal n ended it */
+    const char *dir; /* where its output lies */
+    int status;      /* exit status; -n when signal n ended it */
     const char *out, *err;
-    int64_t peak;         /* most resident bytes */
+    int64_t peak; /* most resident bytes */
 } program;
 
 /* How it is run, beside its words. All zero: no input, this process's environment, no limits. */
@@ -29,7 +29,8 @@ program program_start(const program_how *how, const char *const *words);
 void program_wait(program *p);
 program program_run(const program_how *how, const char *const *words);
 #define bantam(...) program_run(&(program_how){0}, (const char *const[]){__VA_ARGS__, NULL})
-#define bantam_how(how, ...) program_run(&(program_how)how, (const char *const[]){__VA_ARGS__, NULL})
+#define bantam_how(how, ...) \
+    program_run(&(program_how)how, (const char *const[]){__VA_ARGS__, NULL})
 /* Stderr so far of one that runs. */
 const char *program_err(const program *p);
 /* Sleeps until the running program's stderr holds `part`; fails the test when it ends first. */
@@ -59,8 +60,8 @@ typedef struct small_run {
 small_run small_run_new(int lines);
 small_run small_run_with(const char *source, const char *target);
 /* Path of a file in the run's folder or output. */
-#define in_dir(r, name) kit_str("%s/%s", (r).dir, name)
-#define in_out(r, name) kit_str("%s/%s", (r).out, name)
+const char *in_dir(small_run r, const char *name);
+const char *in_out(small_run r, const char *name);
 /* `bantam train` of it on one thread, with more words. */
 #define train(r, ...) bantam("train", (r).yaml, "--threads", "1", "--device", "cpu", __VA_ARGS__)
 /* The folder of a model that has learned the toy languages; made once a suite. */

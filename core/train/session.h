@@ -21,7 +21,7 @@ typedef struct bti_session {
 typedef struct bti_session_options {
     const char *device, *memory; /* NULL: auto, the run file's limit */
     int threads;
-    int64_t updates; /* 0: as the run file says */
+    int64_t updates;                   /* 0: as the run file says */
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
