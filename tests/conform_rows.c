@@ -40,8 +40,6 @@ void case_bias_act_fwd(void) {
         }
 }
 
-/* With act none and p = 0.3 the share of zeros is 0.3, and another site, update, place or position
- * gives another mask. */
 static void bias_act_bwd_one(int64_t rows, int64_t cols, int option) {
     cf_call c;
     int act = option % 3, bias = option / 3 % 2, dropped = option / 6 % 2, outputs = option / 12;
@@ -173,6 +171,7 @@ static void add_norm_fwd_call(cf_call *c, int64_t rows, int64_t cols, int option
     if (dropped) cf_rowpos(c, BT_ADD_NORM_FWD_ROWPOS, rows);
     cf_add(c, BT_ADD_NORM_FWD_R, rows, cols);
     cf_bound(c, BT_ADD_NORM_FWD_R, 0, 4);
+    c->t[BT_ADD_NORM_FWD_R].mid = 2; /* composed: a branch is rounded before it is added */
     if (!norm) return;
     cf_add(c, BT_ADD_NORM_FWD_GAMMA, 1, cols);
     cf_add(c, BT_ADD_NORM_FWD_BETA, 1, cols);
