@@ -1,10 +1,11 @@
 /* bt_train: a run from its first update, or from its newest checkpoint, to its end. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/base/files.h"
 #include "core/base/status.h"
@@ -27,6 +28,7 @@ typedef struct trainer {
     int64_t done;           /* updates done */
     int64_t saved;          /* update of the newest checkpoint; -1: none */
     int64_t skipped, skipped_in_row;
+    uint64_t peak; /* bytes */
     double rate; /* target tokens a second, smoothed */
     double seconds_per_update;
 } trainer;
@@ -37,11 +39,28 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static uint64_t peak_bytes(const trainer *t) {
-    struct rusage r;
-    if (!t->s->dev->info.host_memory || getrusage(RUSAGE_SELF, &r) != 0)
-        return t->engine->arena.total + t->s->dev->info.runtime_bytes;
-    return (uint64_t)r.ru_maxrss * 1024;
+/* Resident bytes of this process that no file backs, the measure of the plan. The kernel's own peak
+ * (ru_maxrss) is another: it counts mapped files, the work before update 1 and even what the
+ * program that started this one had. */
+static uint64_t resident_bytes(void) {
+    unsigned long long resident = 0, shared = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    if (sscanf(text, "%*u %llu %llu", &resident, &shared) != 2 || shared > resident) return 0;
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Most bytes in use after any update so far: an update takes nothing that it gives back. */
+static uint64_t peak_bytes(trainer *t) {
+    const bt_dev_info *info = &t->s->dev->info;
+    uint64_t bytes = info->host_memory ? resident_bytes() : 0;
+    if (bytes == 0) bytes = t->engine->arena.total + info->runtime_bytes;
+    if (bytes > t->peak) t->peak = bytes;
+    return t->peak;
 }
 
 /* ---- checkpoints -------------------------------------------------------------------------------
@@ -72,7 +91,7 @@ static bt_status save(trainer *t) {
     if (status == BT_OK) {
         t->saved = t->done;
         report(t, &(bt_progress){.kind = BT_PROGRESS_CHECKPOINT, .update = t->done, .path = path});
-        status = bti_checkpoint_prune(t->cfg->output, t->cfg->checkpoint.keep);
+        status = bti_checkpoint_prune(t->cfg->output, t->done, t->cfg->checkpoint.keep);
     }
     bti_free(path);
     return status;
@@ -125,23 +144,29 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
     return BT_OK;
 }
 
+/* A run that is there already is not written over: known before any text is read. */
+static bt_status check_output(const trainer *t) {
+    int64_t update;
+    if (t->options->resume) return BT_OK;
+    BT_TRY(bti_checkpoint_last(t->cfg->output, &update));
+    if (update < 0) return BT_OK;
+    return bti_fail(BT_EUSAGE,
+                    "%s holds checkpoints of a run, up to update %lld: use --resume to go on with "
+                    "it, or another output",
+                    t->cfg->output, (long long)update);
+}
+
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
     t->saved = -1;
-    BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
+    if (t->options->resume) BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
     if (c == NULL) {
         if (t->options->resume)
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
         return bti_engine_init(t->engine);
     }
-    bt_status status = BT_OK;
-    if (!t->options->resume)
-        status = bti_fail(BT_EUSAGE,
-                          "%s holds checkpoints of a run: use --resume to go on with it, or "
-                          "another output",
-                          t->cfg->output);
-    if (status == BT_OK) status = check_resume(t, c);
+    bt_status status = check_resume(t, c);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
@@ -243,7 +268,7 @@ static bt_status run(trainer *t) {
     BT_TRY(save(t));
     BT_TRY(save_model(t));
     if (t->done < t->s->last_update)
-        return bti_fail(BT_ESTOPPED, "stopped after update %lld; --resume goes on",
+        return bti_fail(BT_ESTOPPED, "update %lld is done and saved; --resume goes on",
                         (long long)t->done);
     return BT_OK;
 }
@@ -317,12 +342,14 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_session_options so = {.device = options->device,
                               .memory = options->memory,
                               .threads = options->threads,
-                              .updates = options->updates};
+                              .updates = options->updates,
+                              .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
+    if (status == BT_OK) status = check_output(&t);
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
-        status = bti_fail(BT_ESTOPPED, "stopped before update 1; nothing is written");
+        status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     if (status == BT_OK) status = begin(&t);
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
