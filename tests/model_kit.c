@@ -97,7 +97,7 @@ static bt_status watch_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
 
 bt_dev *mk_device(const char *backend, mk_watch *watch) {
     bt_dev *dev;
-    if (strcmp(backend, "far") == 0) far_register();
+    if (strstr(backend, "far") != NULL) far_register();
     kit_ok(bti_device_open(backend, &(bt_open_options){0}, &dev));
     if (watch == NULL) return dev;
     watched.watch = watch;

@@ -6,7 +6,7 @@
 #include "tests/model_kit.h"
 
 typedef struct wt_result {
-    double loss[8], norm[8];
+    double loss[16], norm[16];
     double *gradients, *weights; /* after the last update; malloc */
     int64_t count, ops, poisoned, in_place;
     int64_t micro_batches;
