@@ -180,7 +180,7 @@ START_TEST(long_run) {
     kit_near(value_y(&y, mean->at[mean->count - 1]), 2, 0.03);
     for (size_t i = 0; i < mean->count; i++) {
         double u = value_x(&x, mean->at[i]);
-        if (u > 3000) kit_near(value_y(&y, mean->at[i]), 2 + 6 * exp(-u / 300), 0.03);
+        if (u > 1000) kit_near(value_y(&y, mean->at[i]), 2 + 6 * exp(-u / 300), 0.035);
     }
     const points *valid = curve("valid");
     ck_assert_int_eq(valid->count, 10);
