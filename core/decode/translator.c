@@ -165,15 +165,12 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
     else
         BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
     bti_special_ids s = bti_tokenizer_specials(t->tokenizer[1]);
-    t->decoding = (bti_decoder_config){
-        .beam = t->options.beam,
-        .length_penalty = t->options.length_penalty,
-        .max_length = t->options.max_length,
-        .length = t->cfg->data.max_length,
-        .start = s.start,
-        .end = s.end,
-        .forbid = {s.start == s.end ? -1 : s.start, s.pad == s.end ? -1 : s.pad, s.unk, -1},
-        .stop = t->options.stop};
+    t->decoding = (bti_decoder_config){.beam = t->options.beam,
+                                       .length_penalty = t->options.length_penalty,
+                                       .max_length = t->options.max_length,
+                                       .length = t->cfg->data.max_length,
+                                       .stop = t->options.stop};
+    bti_decoder_specials(&t->decoding, s.start, s.end, s.unk, s.pad);
     BT_TRY(bti_model_new(&t->cfg->model, c->info.vocab[0], c->info.vocab[1], BT_F32, &t->model));
     BT_TRY(bti_checkpoint_match(c, t->model));
     BT_TRY(bti_device_choose(t->options.device, t->options.threads, &t->dev));
