@@ -16,7 +16,7 @@ typedef size_t (*pass)(const char *in, size_t n, char *out);
 
 static bt_status run_passes(bti_tokens *t, const pass *passes, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        BT_TRY(bti_buffer_reserve(&t->scratch, GROWTH * t->line.bytes));
+        BT_TRY(bti_buffer_reserve(&t->scratch, GROWTH * t->line.bytes + 1));
         t->scratch.bytes = passes[i](t->line.data, t->line.bytes, t->scratch.data);
         bti_buffer swap = t->line;
         t->line = t->scratch;
