@@ -16,7 +16,7 @@ typedef size_t (*pass)(const char *in, size_t n, char *out);
 
 static bt_status run_passes(bti_tokens *t, const pass *passes, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        BT_TRY(bti_buffer_reserve(&t->scratch, GROWTH * t->line.bytes));
+        BT_TRY(bti_buffer_reserve(&t->scratch, GROWTH * t->line.bytes + 1));
         t->scratch.bytes = passes[i](t->line.data, t->line.bytes, t->scratch.data);
         bti_buffer swap = t->line;
         t->line = t->scratch;
@@ -274,16 +274,17 @@ static bt_status split_words(bti_tokens *t, bti_tokenization kind) {
 /* Takes the white space off both ends; that at the start only for zh, where the rules would see it.
  */
 static void trim(const char **line, size_t *bytes, int left) {
-    const char *s = *line, *end = s + *bytes, *first = left ? NULL : s, *last = s;
+    const char *s = *line, *end = s + *bytes, *first = s, *last = s;
+    int seen = !left;
     while (s < end) {
         int32_t c;
         const char *at = s;
         s += bti_char_at(s, end, &c);
         if (bti_char_is_white(c)) continue;
-        if (first == NULL) first = at;
+        if (!seen) first = at;
+        seen = 1;
         last = s;
     }
-    if (first == NULL) first = *line;
     *bytes = (size_t)(last - first);
     *line = first;
 }

@@ -48,7 +48,7 @@ static const char *number(char text[BTI_NUMBER_BYTES], double value, int decimal
     long long power = 1;
     for (int i = 0; i < decimals; i++) power *= 10;
     double scaled = value * (double)power;
-    if (!(fabs(scaled) < 9e15)) return strcpy(text, "?");
+    if (!(fabs(scaled) < 9e15)) return memcpy(text, "?", 2);
     long long whole = llround(scaled), rest;
     const char *sign = whole < 0 ? "-" : "";
     whole = whole < 0 ? -whole : whole;
@@ -235,15 +235,18 @@ static void put_axes(sink *s, const frame *f, const char *y_label) {
     char text[BTI_NUMBER_BYTES];
     int exponent = exponent_of(&f->y);
     double unit = pow(10, exponent);
-    for (double k = 0, y = f->y.low; y < f->y.high + f->y.step / 2;
-         y = f->y.low + ++k * f->y.step) {
+    int ticks = (int)lround((f->y.high - f->y.low) / f->y.step);
+    for (int i = 0; i <= ticks; i++) {
+        double y = f->y.low + i * f->y.step;
         double at = floor(to_y(f, y)) + 0.5; /* in the middle of a pixel: sharp */
         put_line(s, "grid", LEFT, at, RIGHT, at);
         put_text(s, "tick-y", LEFT - 8, to_y(f, y) + 4, "end",
                  bti_chart_number(text, y / unit, decimals_of(f->y.step / unit)));
     }
     double first = ceil(f->x.low / f->x.step - 1e-6) * f->x.step;
-    for (double k = 0, x = first; x <= f->x.high + 1e-6; x = first + ++k * f->x.step) {
+    ticks = (int)floor((f->x.high - first) / f->x.step + 1e-6);
+    for (int i = 0; i <= ticks; i++) {
+        double x = first + i * f->x.step;
         put_line(s, "axis", to_x(f, x), BOTTOM, to_x(f, x), BOTTOM + 5);
         put_text(s, "tick-x", to_x(f, x), BOTTOM + 19, "middle",
                  bti_chart_number(text, x, decimals_of(f->x.step)));
