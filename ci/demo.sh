@@ -159,7 +159,7 @@ YAML
 make_untrained() {
     if [ -s "$dir/untrained.en" ]; then return; fi
     run 0 "$bantam" train "$dir/run.yaml" --set output=untrained --set validation.every=0 \
-        --device "$device" --updates 1
+        --device "$device" --updates 1 --resume
     # Such a model ends no sentence by itself: all sentences, or a wide beam, would take minutes.
     translate untrained "$few" 1
 }
