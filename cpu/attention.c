@@ -284,7 +284,10 @@ static void drop_tile(const task *t, int64_t q0, int64_t k0, int64_t keys, int64
         const uint32_t *w = words + j % 4 * BQ;
         float *row = s + j * BQ;
 #pragma omp simd
-        for (int64_t i = 0; i < lanes; i++) row[i] = w[i] >= threshold ? row[i] * scale : 0.0f;
+        for (int64_t i = 0; i < lanes; i++) {
+            float kept = row[i] * scale; /* read in any case, or SSE2 gets a branch */
+            row[i] = w[i] >= threshold ? kept : 0.0f;
+        }
     }
 }
 

@@ -62,7 +62,10 @@ static void act_bwd_chunk(const act_bwd *a, int64_t r, int64_t c, int64_t n, flo
         const float *y = a->y + r * a->y_ld + c;
         const float scale = a->drop.scale;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) to[i] = y[i] > 0.0f ? dy[i] * scale : 0.0f;
+        for (int64_t i = 0; i < n; i++) {
+            float active = dy[i] * scale; /* read in any case, or SSE2 gets a branch */
+            to[i] = y[i] > 0.0f ? active : 0.0f;
+        }
     } else if (a->act == BT_ACT_GELU) {
         const float *x = a->x + r * a->x_ld + c, *b = a->bias ? a->bias + c : zeros;
         float kept[BTCPU_WORDS];

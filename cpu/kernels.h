@@ -24,8 +24,9 @@ typedef struct btcpu_table {
     bt_op_fn op[BT_OP_COUNT];
 } btcpu_table;
 
-/* dispatch.c: the best table for this processor. */
-const btcpu_table *btcpu_pick_table(void);
+/* dispatch.c: the best table for this processor, or one no better than `most` ("base", "avx2",
+ * "avx512"; NULL: no limit). */
+const btcpu_table *btcpu_pick_table(const char *most);
 
 /* blas.c: loads OpenBLAS once for the process and checks it; the reason goes to the host's last
  * error. */

@@ -31,11 +31,15 @@ static inline btcpu_drop btcpu_drop_of(const bt_drop *drop, const bt_view *rowpo
 static inline void btcpu_drop_chunk(const btcpu_drop *d, int64_t row, int64_t col, int64_t n,
                                     const float *x, float *y) {
     uint32_t w[BTCPU_WORDS];
-    btcpu_row_words(w, d->drop->seed, d->drop->update, d->drop->site, d->rowpos + row * d->ld, col);
+    btcpu_row_words(w, d->drop->seed, d->drop->update, d->drop->site, d->rowpos + row * d->ld, col,
+                    n);
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = w[i] >= threshold ? x[i] * scale : 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        float kept = x[i] * scale; /* read in any case, or SSE2 gets a branch */
+        y[i] = w[i] >= threshold ? kept : 0.0f;
+    }
 }
 
 /* ---- column sums ----------------------------------------------------------------------------- */

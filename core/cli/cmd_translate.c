@@ -75,6 +75,14 @@ static int is_more_there(int fd) {
     return poll(&p, 1, 0) > 0;
 }
 
+/* Waits for input, or for the signal that asks to stop. That may come just before the wait or be
+ * handled by another thread, and would not end the wait then: hence the looks in between. */
+static void wait_for_input(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (!cli_stop && poll(&p, 1, 200) <= 0)
+        ;
+}
+
 /* Reads until there is a whole line and either the block is full or the next read would wait. */
 static int fill(job *j) {
     size_t seen = 0;
@@ -85,8 +93,9 @@ static int fill(job *j) {
         char *more = grow(j->data, &j->room, j->bytes + BLOCK_BYTES / 4 + 1, 1);
         if (more == NULL) return fail(j, j->in_name, "cannot be held in memory");
         j->data = more;
+        wait_for_input(j->in);
+        if (cli_stop) return cli_fail(j->self, BT_ESTOPPED);
         ssize_t n = read(j->in, j->data + j->bytes, BLOCK_BYTES / 4);
-        if (n < 0 && errno == EINTR && cli_stop) return cli_fail(j->self, BT_ESTOPPED);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail(j, j->in_name, "cannot be read");
         j->ended = n == 0;

@@ -64,7 +64,7 @@ static void scorer_free(scorer *s) {
  */
 
 static bt_status reserve(buffer *t, size_t bytes) {
-    if (bytes <= t->room) return BT_OK;
+    if (t->data != NULL && bytes <= t->room) return BT_OK;
     char *more = bti_realloc(t->data, 2 * bytes, 1);
     if (more == NULL) return BT_ENOMEM;
     t->data = more;

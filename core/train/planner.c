@@ -196,31 +196,57 @@ static void recompute_range(const search *s, int32_t *least, int32_t *most) {
     if (s->opt->force_recompute_layers >= 0) *least = *most = s->opt->force_recompute_layers;
 }
 
-/* The fewest recomputed layers, then the largest chunk, with which `parts` micro-batches fit. Bytes
- * fall with each layer that is recomputed, until what a recomputed layer needs while it is made
- * again is the most: then the last one, whose backward follows at once, only adds its input. */
+static int better(const bti_run_plan *a, const bti_run_plan *b) {
+    if (!a->fits) return 0;
+    if (!b->fits) return 1;
+    if (a->seconds < 0.99 * b->seconds) return 1;
+    return a->seconds <= 1.01 * b->seconds && a->total < b->total;
+}
+
+/* The fewest recomputed layers with which candidate c fits; whether any does. Bytes fall with each
+ * layer that is recomputed, until what a recomputed layer needs while it is made again is the most:
+ * then the last one, whose backward follows at once, only adds its input. */
+static bt_status fewest_layers(search *s, candidate *c, int32_t least, int32_t most,
+                               bti_run_plan *plan) {
+    int32_t low = least, high = most;
+    for (int i = 0; i < 2 && high >= least; i++) {
+        c->recompute_layers = high;
+        BT_TRY(evaluate(s, c, plan));
+        if (plan->fits) break;
+        high--;
+    }
+    if (!plan->fits) return BT_OK;
+    while (low < high) { /* `high` fits */
+        c->recompute_layers = low + (high - low) / 2;
+        BT_TRY(evaluate(s, c, plan));
+        if (plan->fits)
+            high = c->recompute_layers;
+        else
+            low = c->recompute_layers + 1;
+    }
+    c->recompute_layers = high;
+    return evaluate(s, c, plan);
+}
+
+/* The fastest plan of `parts` micro-batches: for each chunk from the largest the fewest recomputed
+ * layers; a smaller chunk cannot help once nothing is recomputed. */
 static bt_status fit_parts(search *s, int64_t parts, bti_run_plan *plan) {
     int32_t least, most;
     int last_chunk = parts >= s->w->max_sentences ? CHUNKS : CHUNKS_ANY;
+    bti_run_plan best = *plan;
+    best.fits = 0;
     recompute_range(s, &least, &most);
-    for (int i = 0; i < 2 * last_chunk; i++) {
-        candidate c = {parts, most - i % 2, chunk_at(s, i / 2)};
-        if (c.recompute_layers < least) continue;
-        BT_TRY(evaluate(s, &c, plan));
+    for (int i = 0; i < last_chunk; i++) {
+        candidate c = {parts, most, chunk_at(s, i)};
+        if (i + 1 < last_chunk && chunk_at(s, i + 1) >= caps_of(s, parts).rows[1]) continue;
+        if (i >= CHUNKS_ANY && best.fits) break;
+        BT_TRY(fewest_layers(s, &c, least, most, plan));
         if (!plan->fits) continue;
-        int32_t low = least, high = c.recompute_layers; /* `high` fits */
-        while (low < high) {
-            c.recompute_layers = low + (high - low) / 2;
-            BT_TRY(evaluate(s, &c, plan));
-            if (plan->fits)
-                high = c.recompute_layers;
-            else
-                low = c.recompute_layers + 1;
-        }
-        c.recompute_layers = high;
-        BT_TRY(evaluate(s, &c, plan));
-        return predict(s, plan);
+        BT_TRY(predict(s, plan));
+        if (better(plan, &best)) best = *plan;
+        if (plan->recompute_layers == least) break;
     }
+    *plan = best;
     return BT_OK;
 }
 
@@ -245,13 +271,6 @@ static bt_status find_smallest(search *s, bti_run_plan *plan) {
     c.recompute_layers = low;
     BT_TRY(count_candidate(s, &c, plan));
     return predict(s, plan);
-}
-
-static int better(const bti_run_plan *a, const bti_run_plan *b) {
-    if (!a->fits) return 0;
-    if (!b->fits) return 1;
-    if (a->seconds < 0.99 * b->seconds) return 1;
-    return a->seconds <= 1.01 * b->seconds && a->total < b->total;
 }
 
 static bt_status search_all(search *s, bti_run_plan *plan) {

@@ -9,19 +9,22 @@
 /* ---- text --------------------------------------------------------------------------------------
  */
 
-static bti_corpus_config corpus_config(const bti_run_config *c) {
+static bti_corpus_config corpus_config(const bti_session *s) {
+    const bti_run_config *c = s->cfg;
     return (bti_corpus_config){.source = c->data.train_source,
                                .target = c->data.train_target,
                                .max_length = c->data.max_length,
-                               .overlong = c->data.overlong};
+                               .overlong = c->data.overlong,
+                               .stop = s->stop};
 }
 
 /* Trains the tokeniser of a side when its file is absent; a shared one sees both sides' text. */
-static bt_status make_tokenizer(const bti_run_config *c, int side) {
+static bt_status make_tokenizer(const bti_session *s, int side) {
+    const bti_run_config *c = s->cfg;
     const bti_tokenizer_config *t = &c->tokenizer[side];
     const bti_files *files[2] = {&c->data.train_source, &c->data.train_target};
     if (bti_file_exists(t->model) || t->size == 0) return BT_OK;
-    bti_corpus_config corpus = corpus_config(c);
+    bti_corpus_config corpus = corpus_config(s);
     BT_TRY(bti_corpus_check(&corpus));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
     const char **list = bti_alloc(files[0]->count + files[1]->count, sizeof *list);
@@ -35,18 +38,46 @@ static bt_status make_tokenizer(const bti_run_config *c, int side) {
     return status;
 }
 
+/* What was left out or cut, and how much the tokenisers do not know. */
+static void say_text(const bti_session *s) {
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    const int64_t unknown[] = {c->source_unknown, c->target_unknown};
+    const int64_t ids[] = {c->source_ids, c->target_ids};
+    static const char *const side[] = {"source", "target"};
+    if (c->empty > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs skipped (empty side), first at line %lld",
+                (long long)c->empty, (long long)c->first_empty_line);
+    if (c->overlong > 0)
+        bti_log(BT_LOG_WARN, "%lld pairs longer than data.max_length %lld %s, first at line %lld",
+                (long long)c->overlong, (long long)s->cfg->data.max_length,
+                s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
+                (long long)c->first_overlong_line);
+    for (int i = 0; i < 2; i++) {
+        double share = ids[i] > 0 ? 100.0 * (double)unknown[i] / (double)ids[i] : 0;
+        if (unknown[i] > 0)
+            bti_log(share >= 1 ? BT_LOG_WARN : BT_LOG_INFO,
+                    "%.2f %% of %s tokens are unknown to the tokeniser", share, side[i]);
+    }
+    bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
+            (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
+            (long long)c->target_ids);
+}
+
 static bt_status open_text(bti_session *s) {
     const bti_run_config *c = s->cfg;
     for (int side = 0; side < (c->shared ? 1 : 2); side++) {
-        BT_TRY(make_tokenizer(c, side));
+        BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
     if (c->shared) s->tokenizer[1] = s->tokenizer[0];
-    bti_corpus_config corpus = corpus_config(c);
+    bti_corpus_config corpus = corpus_config(s);
+    bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
+            c->data.train_target.path[0]);
     BT_TRY(bti_corpus_open(&corpus, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->corpus));
     if (bti_corpus_count(s->corpus) == 0)
         return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
                         c->data.train_source.path[0], c->data.train_target.path[0]);
+    say_text(s);
     return bti_batcher_new(s->corpus, c->training.batch, c->training.batch_unit, c->training.seed,
                            &s->batcher);
 }
@@ -205,6 +236,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     bti_session *s = bti_alloc(1, sizeof *s);
     if (s == NULL) return BT_ENOMEM;
     s->cfg = cfg;
+    s->stop = options->stop;
     uint64_t unused;
     /* What can be refused at once is: a wrong device or size before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;

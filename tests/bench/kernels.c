@@ -1,7 +1,7 @@
 /* Micro-benchmarks of the CPU kernels: GFLOP/s of products and attention, bytes a second of the
  * rest beside a plain copy.
  *
- *     bench_kernels [base|avx2|avx512] [threads]
+ *     bench_kernels [base|avx2|avx512] [threads] [gemm|attention|rows|loss|optimiser]
  *
  * Links the backend's objects, so that each instruction set can be called. Every line is the best
  * of several runs. Not part of ctest. */
@@ -11,10 +11,6 @@
 
 #include "cpu/kernels.h"
 
-extern const btcpu_table btcpu_kernels_base;
-#ifdef BTCPU_HAVE_avx2
-extern const btcpu_table btcpu_kernels_avx2, btcpu_kernels_avx512;
-#endif
 const bt_driver *bt_module_driver(void);
 
 static bt_status host_fail(bt_status status, const char *fmt, va_list ap) {
@@ -221,29 +217,15 @@ static void optimiser(int64_t n) {
     report("sumsq", &q, 4.0 * (double)n);
 }
 
-static const btcpu_table *pick(const char *isa) {
-#ifdef BTCPU_HAVE_avx2
-    if (strcmp(isa, "avx2") == 0) return &btcpu_kernels_avx2;
-    if (strcmp(isa, "avx512") == 0) return &btcpu_kernels_avx512;
-#endif
-    return strcmp(isa, "base") == 0 ? &btcpu_kernels_base : btcpu_pick_table();
-}
-
-int main(int argc, char **argv) {
-    const bt_host host = {BT_BACKEND_ABI, host_fail, host_log};
-    const bt_open_options options = {argc > 2 ? atoi(argv[2]) : 0};
-    need(bt_module_driver()->open(&host, 0, &options, &dev) == BT_OK, "open");
-    const btcpu_table *isa = pick(argc > 1 ? argv[1] : "");
-    dev->op = isa->op;
-    need(dev->ops->alloc(dev, (uint64_t)1 << 30, &memory) == BT_OK, "alloc");
-    need(dev->ops->alloc(dev, (uint64_t)64 << 20, &scratch) == BT_OK, "alloc");
-    printf("%s, %u threads, %s kernels; at open %.0f GFLOP/s, %.1f GB/s\n", dev->info.name,
-           dev->info.threads, isa->isa, dev->info.flops * 1e-9, dev->info.bytes_per_s * 1e-9);
+static void all_gemm(void) {
     gemm(2048, 512, 512, 0, 1);
     gemm(2048, 2048, 512, 0, 1);
     gemm(2048, 8000, 512, 0, 1);
     gemm(8000, 512, 2048, 1, 0);
     for (int64_t n = 8; n <= 128; n *= 2) gemm(n, n, n, 0, 1);
+}
+
+static void all_attention(void) {
     for (int p = 0; p < 2; p++) {
         for (int64_t d = 32; d <= 64; d *= 2) {
             attention(128, 20, 8, d, 0, 0.1f * (float)p);
@@ -251,13 +233,34 @@ int main(int argc, char **argv) {
         }
     }
     attention(4, 512, 8, 64, 1, 0);
+}
+
+static void all_rows(void) {
     row_wise(2560, 512, 0);
     row_wise(2560, 512, 0.1f);
     row_wise(2560, 2048, 0.1f);
     row_wise(20000, 1024, 0.1f);
-    loss(2560, 8000);
-    loss(256, 250002);
-    optimiser(30000000);
+}
+
+int main(int argc, char **argv) {
+    const bt_host host = {BT_BACKEND_ABI, host_fail, host_log};
+    const bt_open_options options = {argc > 2 ? atoi(argv[2]) : 0};
+    need(bt_module_driver()->open(&host, 0, &options, &dev) == BT_OK, "open");
+    const btcpu_table *isa = btcpu_pick_table(argc > 1 ? argv[1] : NULL);
+    dev->op = isa->op;
+    need(dev->ops->alloc(dev, (uint64_t)1 << 30, &memory) == BT_OK, "alloc");
+    need(dev->ops->alloc(dev, (uint64_t)64 << 20, &scratch) == BT_OK, "alloc");
+    printf("%s, %u threads, %s kernels; at open %.0f GFLOP/s, %.1f GB/s\n", dev->info.name,
+           dev->info.threads, isa->isa, dev->info.flops * 1e-9, dev->info.bytes_per_s * 1e-9);
+    const char *part = argc > 3 ? argv[3] : NULL;
+    if (!part || strcmp(part, "gemm") == 0) all_gemm();
+    if (!part || strcmp(part, "attention") == 0) all_attention();
+    if (!part || strcmp(part, "rows") == 0) all_rows();
+    if (!part || strcmp(part, "loss") == 0) {
+        loss(2560, 8000);
+        loss(256, 250002);
+    }
+    if (!part || strcmp(part, "optimiser") == 0) optimiser(30000000);
     dev->ops->free(dev, memory);
     dev->ops->free(dev, scratch);
     dev->ops->close(dev);

@@ -1,0 +1,468 @@
+/* The program's own part: options, exit statuses, signals, lines in and out, progress. The library
+ * behind it is played by functions of this file, so that each answer can be had at will. */
+#include "tests/kit.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int cli_main(int argc, char **argv); /* main of core/cli/main.c, renamed by the build */
+
+/* ---- the played library: it acts by the name of the file it is given ----------------------------
+ */
+
+struct bti_run_config {
+    const char *path;
+};
+struct bt_plan {
+    int fits;
+};
+struct bt_translator {
+    int blocks;
+};
+
+static char *copy(const char *text) { return strdup(text); }
+
+bt_status bt_run_load(const char *path, const char *const *sets, size_t count, bt_run **out) {
+    if (strcmp(path, "bad.yaml") == 0) return bti_fail(BT_EINPUT, "bad.yaml:3: no");
+    for (size_t i = 0; i < count; i++) printf("set %s\n", sets[i]);
+    *out = malloc(sizeof **out);
+    (*out)->path = path;
+    return BT_OK;
+}
+void bt_run_free(bt_run *run) { free(run); }
+bt_status bt_run_keys(char **text) { return *text = copy("the keys\n"), BT_OK; }
+
+bt_status bt_devices_text(char **text) { return *text = copy("cpu: ready"), BT_OK; }
+bt_status bt_devices_json(char **json) { return *json = copy("{\"devices\": []}"), BT_OK; }
+
+bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory, bt_plan **out) {
+    (void)run;
+    printf("plan for %s in %s\n", device ? device : "-", memory ? memory : "-");
+    *out = malloc(sizeof **out);
+    (*out)->fits = memory == NULL;
+    return BT_OK;
+}
+void bt_plan_free(bt_plan *plan) { free(plan); }
+int bt_plan_fits(const bt_plan *plan) { return plan->fits; }
+bt_status bt_plan_text(const bt_plan *plan, char **text) {
+    return *text = copy(plan->fits ? "fits\n" : "does not fit\n"), BT_OK;
+}
+bt_status bt_plan_json(const bt_plan *plan, char **json) {
+    return *json = copy(plan->fits ? "{\"fits\": true}" : "{\"fits\": false}"), BT_OK;
+}
+
+static void play_progress(const bt_train_options *o) {
+    bt_progress p = {.last_update = 4, .epoch = 1, .valid_score = NAN, .peak_bytes = 3u << 29};
+    for (p.update = 1; p.update <= 4; p.update++) {
+        p.kind = BT_PROGRESS_UPDATE;
+        p.loss = p.update == 2 ? NAN : 8.0 / (double)p.update;
+        p.target_tokens = 100;
+        p.tokens_per_s = 250;
+        p.seconds_left = p.update == 4 ? -1 : 3725;
+        o->progress(o->user, &p);
+        if (p.update != 2) continue;
+        p.kind = BT_PROGRESS_VALIDATION;
+        p.valid_loss = 3.25;
+        p.valid_score = 12.5;
+        p.valid_is_best = 1;
+        o->progress(o->user, &p);
+        p.kind = BT_PROGRESS_CHECKPOINT;
+        p.path = "out/checkpoint";
+        o->progress(o->user, &p);
+        p.path = NULL;
+    }
+}
+
+bt_status bt_train(const bt_run *run, const bt_train_options *o) {
+    int status;
+    if (strcmp(run->path, "progress.yaml") == 0) {
+        play_progress(o);
+    } else if (sscanf(run->path, "status-%d", &status) == 1) {
+        return status ? bti_fail((bt_status)status, "as asked") : BT_OK;
+    } else if (strcmp(run->path, "once.yaml") == 0) {
+        raise(SIGTERM);
+        return *o->stop ? bti_fail(BT_ESTOPPED, "stopped") : BT_EINTERNAL;
+    } else if (strcmp(run->path, "late.yaml") == 0) {
+        raise(SIGINT); /* when all is done already */
+        return BT_OK;
+    } else if (strcmp(run->path, "twice.yaml") == 0) {
+        raise(SIGTERM);
+        raise(SIGINT);
+        return BT_EINTERNAL;
+    }
+    printf("train on %s in %s resume %d updates %lld threads %d\n", o->device ? o->device : "-",
+           o->memory ? o->memory : "-", o->resume, (long long)o->updates, o->threads);
+    return BT_OK;
+}
+
+bt_status bt_translator_open(const char *model, const bt_translate_options *o,
+                             bt_translator **out) {
+    if (strcmp(model, "damaged") == 0) return bti_fail(BT_EINPUT, "damaged: checksum differs");
+    if (strcmp(model, "options") == 0)
+        fprintf(stderr, "beam %d penalty %g longest %lld batch %d threads %d device %s memory %s\n",
+                o->beam, o->length_penalty, (long long)o->max_length, o->batch, o->threads,
+                o->device ? o->device : "-", o->memory ? o->memory : "-");
+    *out = calloc(1, sizeof **out);
+    return BT_OK;
+}
+void bt_translator_free(bt_translator *t) { free(t); }
+
+bt_status bt_translate(bt_translator *t, const char *const *lines, size_t count, bt_sink_fn sink,
+                       void *user) {
+    t->blocks++;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(lines[i], "FAIL") == 0) return bti_fail(BT_EDEVICE, "the device is lost");
+        char *text = malloc(strlen(lines[i]) + 3);
+        sprintf(text, "<%s>", lines[i]);
+        bt_status status = sink(user, i, text, -0.5);
+        free(text);
+        BT_TRY(status);
+    }
+    return BT_OK;
+}
+
+bt_status bt_score_files(const char *h, const char *r, bt_scores *out) {
+    (void)r;
+    *out = (bt_scores){0};
+    return strcmp(h, "short") == 0 ? bti_fail(BT_EINPUT, "2 lines and 1") : BT_OK;
+}
+bt_status bt_scores_text(const bt_scores *s, char **text) {
+    return (void)s, *text = copy("BLEU = 0"), BT_OK;
+}
+bt_status bt_scores_json(const bt_scores *s, char **json) {
+    return (void)s, *json = copy("{}"), BT_OK;
+}
+
+/* ---- running the program -----------------------------------------------------------------------
+ */
+
+typedef struct result {
+    int code;
+    char *out, *err;
+} result;
+
+static void to_fd(int fd, const char *path, int flags) {
+    int file = open(path, flags, 0600);
+    if (file < 0 || dup2(file, fd) < 0) _exit(99);
+    close(file);
+}
+
+static int split(char *line, char **argv) {
+    int argc = 0;
+    argv[argc++] = "bantam";
+    for (char *w = strtok(line, " "); w != NULL; w = strtok(NULL, " ")) argv[argc++] = w;
+    argv[argc] = NULL;
+    return argc;
+}
+
+/* In a child, so that signals and exits are its own. */
+static result run_to(const char *words, const char *input, size_t input_bytes, const char *out) {
+    const char *dir = kit_tmpdir();
+    const char *in = kit_str("%s/in", dir), *err = kit_str("%s/err", dir);
+    kit_write(in, input ? input : "", input_bytes);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        char *argv[64], *line = strdup(words);
+        to_fd(0, in, O_RDONLY);
+        to_fd(1, out ? out : kit_str("%s/out", dir), O_WRONLY | O_CREAT);
+        to_fd(2, err, O_WRONLY | O_CREAT);
+        int code = cli_main(split(line, argv), argv);
+        fflush(stdout);
+        _exit(code);
+    }
+    int state;
+    ck_assert_int_eq(waitpid(child, &state, 0), child);
+    result r = {.code = WIFEXITED(state) ? WEXITSTATUS(state) : -WTERMSIG(state)};
+    r.out = out ? strdup("") : kit_read(kit_str("%s/out", dir), NULL);
+    r.err = kit_read(err, NULL);
+    return r;
+}
+
+static void result_free(result r) {
+    free(r.out);
+    free(r.err);
+}
+
+static void expect(const char *words, int code, const char *out, const char *err) {
+    result r = run_to(words, NULL, 0, NULL);
+    ck_assert_msg(r.code == code, "bantam %s: exit status %d, not %d: %s", words, r.code, code,
+                  r.err);
+    ck_assert_msg(strstr(r.out, out) != NULL, "bantam %s: \"%s\" lacks \"%s\"", words, r.out, out);
+    ck_assert_msg(strstr(r.err, err) != NULL, "bantam %s: \"%s\" lacks \"%s\"", words, r.err, err);
+    result_free(r);
+}
+
+/* Wrong usage: status 2, one line on stderr, nothing on stdout. */
+static void usage(const char *words, const char *err) {
+    result r = run_to(words, NULL, 0, NULL);
+    ck_assert_msg(r.code == 2, "bantam %s: exit status %d", words, r.code);
+    ck_assert_msg(strstr(r.err, err) != NULL, "bantam %s: \"%s\" lacks \"%s\"", words, r.err, err);
+    ck_assert_msg(strchr(r.err, '\n') == r.err + strlen(r.err) - 1, "not one line: %s", r.err);
+    ck_assert_str_eq(r.out, "");
+    result_free(r);
+}
+
+START_TEST(wrong_usage) {
+    usage("trian run.yaml", "there is no command trian");
+    usage("--verbose", "there is no option --verbose");
+    usage("train", "RUN.yaml expected");
+    usage("train a b", "one word too many: b");
+    usage("train a --memroy 3", "there is no option --memroy; see bantam train --help");
+    usage("train a -x", "there is no option -x");
+    usage("train a --device", "--device needs a value (NAME)");
+    usage("train a --device --resume", "--device needs a value");
+    usage("train a --resume=1", "--resume takes no value");
+    usage("train a --updates 0", "\"0\" is not a whole number of at least 1");
+    usage("train a --updates -5", "\"-5\" is not");
+    usage("train a --updates 3x", "\"3x\" is not");
+    usage("train a --updates=", "\"\" is not");
+    usage("train a --updates 99999999999999999999", "is not a whole number");
+    usage("train a --threads -1", "at least 0");
+    usage("translate", "MODEL expected");
+    usage("translate m --beam 0", "at least 1");
+    usage("translate m --length-penalty -1", "is not a number of at least 0");
+    usage("translate m --length-penalty nan", "is not a number");
+    usage("translate m --input /nonexistent/file", "/nonexistent/file");
+    usage("score a", "HYPOTHESIS REFERENCE expected");
+    usage("score a b c", "one word too many: c");
+    usage("devices cpu", "one word too many: cpu");
+    expect("", 2, "", "Usage: bantam COMMAND");
+}
+END_TEST
+
+START_TEST(help_and_version) {
+    expect("--version", 0, "bantam " BT_VERSION "\n", "");
+    expect("--help", 0, "translate MODEL", "");
+    expect("help", 0, "Exit status:", "");
+    static const char *const name[] = {"train", "plan", "translate", "score", "devices"};
+    for (int i = 0; i < 5; i++) {
+        expect(kit_str("%s --help", name[i]), 0, kit_str("Usage: bantam %s", name[i]), "");
+        expect(kit_str("%s -h", name[i]), 0, "--help", "");
+    }
+    expect("train --keys", 0, "the keys", "");
+}
+END_TEST
+
+START_TEST(exit_statuses) {
+    static const int want[] = {
+        [BT_OK] = 0,  [BT_EUSAGE] = 2,  [BT_EINPUT] = 2,   [BT_EFIT] = 2,     [BT_ENOMEM] = 1,
+        [BT_EIO] = 1, [BT_EDEVICE] = 1, [BT_ENUMERIC] = 1, [BT_ESTOPPED] = 1, [BT_EINTERNAL] = 1};
+    ck_assert_int_eq(sizeof want / sizeof want[0], BT_STATUS_COUNT);
+    for (int i = 0; i < BT_STATUS_COUNT; i++)
+        expect(kit_str("train status-%d", i), want[i], "", i ? "bantam train: as asked\n" : "");
+    expect("train bad.yaml", 2, "", "bantam train: bad.yaml:3: no\n");
+    expect("translate damaged", 2, "", "bantam translate: damaged: checksum differs\n");
+    expect("score short b", 2, "", "bantam score: 2 lines and 1\n");
+}
+END_TEST
+
+START_TEST(signals) {
+    expect("train once.yaml", 128 + SIGTERM, "", "stopped by signal 15");
+    expect("train twice.yaml", 128 + SIGINT, "", "");
+    expect("train late.yaml", 0, "", "");
+}
+END_TEST
+
+START_TEST(options_arrive) {
+    expect("train a", 0, "train on - in - resume 0 updates 0 threads 0\n", "");
+    expect("train --device cuda:1 a --memory=-5 --set a=b=c --resume --updates 7 --set d=e "
+           "--threads 3",
+           0, "set a=b=c\nset d=e\ntrain on cuda:1 in -5 resume 1 updates 7 threads 3\n", "");
+    expect("train --updates 3 --updates 4 a", 0, "updates 4", "");
+    expect("train -- --a", 0, "train on", "");
+    expect("translate options --beam 6 --length-penalty 0.5 --max-length 9 --batch 3 --threads 2 "
+           "--device cpu --memory 1GiB",
+           0, "", "beam 6 penalty 0.5 longest 9 batch 3 threads 2 device cpu memory 1GiB\n");
+    expect("translate options", 0, "",
+           "beam 4 penalty 1 longest 0 batch 0 threads 0 device - memory -\n");
+}
+END_TEST
+
+START_TEST(plan_score_devices) {
+    expect("plan a --set x=1", 0, "set x=1\nplan for - in -\nfits\n", "");
+    expect("plan a --device k80 --json", 0, "plan for k80 in -\n{\"fits\": true}\n", "");
+    expect("plan a --memory 1MiB", 2, "plan for - in 1MiB\ndoes not fit\n", "");
+    expect("plan a --memory 1MiB --json", 2, "{\"fits\": false}\n", "");
+    expect("score a b", 0, "BLEU = 0\n", "");
+    expect("score a b --json", 0, "{}\n", "");
+    expect("devices", 0, "cpu: ready\n", "");
+    expect("devices --json", 0, "{\"devices\": []}\n", "");
+    result r = run_to("devices", NULL, 0, "/dev/full");
+    ck_assert_int_eq(r.code, 1);
+    ck_assert_ptr_nonnull(strstr(r.err, "standard output cannot be written"));
+    result_free(r);
+}
+END_TEST
+
+/* ---- translate ---------------------------------------------------------------------------------
+ */
+
+static void translates(const char *words, const char *in, size_t bytes, const char *out,
+                       const char *err) {
+    result r = run_to(words, in, bytes, NULL);
+    ck_assert_msg(r.code == 0, "exit status %d: %s", r.code, r.err);
+    ck_assert_str_eq(r.out, out);
+    ck_assert_msg(err[0] ? strstr(r.err, err) != NULL : r.err[0] == 0, "stderr: %s", r.err);
+    result_free(r);
+}
+
+START_TEST(lines) {
+    translates("translate m", "", 0, "", "");
+    translates("translate m", "\n", 1, "<>\n", "");
+    translates("translate m", "a\n\n b \nc", 8, "<a>\n<>\n< b >\n<c>\n", "");
+    translates("translate m", "a\r\nb\rc\r\nd\r", 10, "<a>\n<b\rc>\n<d>\n", "");
+    translates("translate m --scores", "a\nb\n", 4, "-0.500000\t<a>\n-0.500000\t<b>\n", "");
+    translates("translate m", "a\nx\0y\n\0\nz\n", 10, "<a>\n<x y>\n< >\n<z>\n",
+               "warning: standard input: line 2 has a byte 00, read as a blank\nwarning: standard "
+               "input: line 3 has");
+}
+END_TEST
+
+START_TEST(many_lines) {
+    enum { LINES = 30000, LONG = 3 << 20 };
+    char *in = malloc(LINES * 16 + LONG), *out = malloc(LINES * 16 + LONG);
+    size_t n = 0, m = 0;
+    for (int i = 0; i < LINES; i++) {
+        n += (size_t)sprintf(in + n, "line %d\n", i);
+        m += (size_t)sprintf(out + m, "<line %d>\n", i);
+        if (i != 10000) continue;
+        out[m++] = '<';
+        memset(in + n, 'x', LONG);
+        memset(out + m, 'x', LONG);
+        n += LONG;
+        m += LONG;
+        in[n++] = '\n';
+        m += (size_t)sprintf(out + m, ">\n");
+    }
+    out[m] = 0;
+    translates("translate m", in, n, out, "");
+    free(in);
+    free(out);
+}
+END_TEST
+
+START_TEST(files) {
+    const char *dir = kit_tmpdir();
+    const char *in = kit_str("%s/in", dir), *out = kit_str("%s/out", dir);
+    kit_write_text(in, "a\nFAIL\nb\n");
+    expect(kit_str("translate m --input %s --output %s", in, out), 1, "", "the device is lost");
+    char *text = kit_read(out, NULL);
+    ck_assert_str_eq(text, "<a>\n");
+    free(text);
+    /* nothing is lost when the model cannot be read */
+    expect(kit_str("translate damaged --input %s --output %s", in, out), 2, "", "damaged");
+    text = kit_read(out, NULL);
+    ck_assert_str_eq(text, "<a>\n");
+    free(text);
+    kit_write_text(in, "a\nb\n");
+    expect(kit_str("translate m --input %s --output %s", in, out), 0, "", "");
+    text = kit_read(out, NULL);
+    ck_assert_str_eq(text, "<a>\n<b>\n");
+    free(text);
+    expect(kit_str("translate m --input %s --output /dev/full", in), 1, "",
+           "/dev/full: cannot be written");
+    expect(kit_str("translate m --input %s --output /nonexistent/x", in), 1, "", "/nonexistent/x");
+    expect(kit_str("translate m --input %s", dir), 1, "", "cannot be read");
+}
+END_TEST
+
+/* A pipe is answered line by line, and a signal ends the wait for more. */
+START_TEST(conversation) {
+    int to[2], from[2];
+    ck_assert(pipe(to) == 0 && pipe(from) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        char *argv[] = {"bantam", "translate", "m", NULL};
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        close(to[1]);
+        close(from[0]);
+        to_fd(2, "/dev/null", O_WRONLY);
+        _exit(cli_main(3, argv));
+    }
+    close(to[0]);
+    close(from[1]);
+    for (int i = 0; i < 3; i++) {
+        char answer[16] = "";
+        ck_assert_int_eq(write(to[1], "ab", 2), 2);
+        ck_assert_int_eq(write(to[1], "c\n", 2), 2);
+        ck_assert_int_eq(read(from[0], answer, sizeof answer), 6);
+        ck_assert_str_eq(answer, "<abc>\n");
+    }
+    ck_assert_int_eq(write(to[1], "half", 4), 4);
+    kill(child, SIGTERM);
+    int state;
+    ck_assert_int_eq(waitpid(child, &state, 0), child);
+    ck_assert_msg(WIFEXITED(state) && WEXITSTATUS(state) == 128 + SIGTERM, "state %x", state);
+    close(to[1]);
+    close(from[0]);
+}
+END_TEST
+
+/* ---- progress ----------------------------------------------------------------------------------
+ */
+
+START_TEST(plain_progress) {
+    result r = run_to("train progress.yaml", NULL, 0, NULL);
+    ck_assert_int_eq(r.code, 0);
+    /* the first update at once; those within 5 seconds together at the end, without the NaN */
+    ck_assert_str_eq(r.err,
+                     "update 1/4  epoch 1  loss 8.0000  250 tokens/s  left 1h02m  memory 1.50 GiB\n"
+                     "update 2: validation loss 3.2500, score 12.50, best so far\n"
+                     "update 2: saved out/checkpoint\n"
+                     "update 4/4  epoch 1  loss 2.3333  250 tokens/s  memory 1.50 GiB\n");
+    result_free(r);
+}
+END_TEST
+
+START_TEST(drawn_progress) {
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) {
+        kit_skip("no pseudo-terminal");
+        return;
+    }
+    int held = open(ptsname(terminal), O_RDWR | O_NOCTTY); /* keeps what was written readable */
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        char *argv[] = {"bantam", "train", "progress.yaml", NULL};
+        to_fd(1, "/dev/null", O_WRONLY);
+        to_fd(2, ptsname(terminal), O_WRONLY | O_NOCTTY);
+        _exit(cli_main(3, argv));
+    }
+    int state;
+    ck_assert_int_eq(waitpid(child, &state, 0), child);
+    ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    char text[4096] = "";
+    ssize_t n = read(terminal, text, sizeof text - 1);
+    ck_assert_int_gt(n, 0);
+    ck_assert_ptr_nonnull(strstr(text, "\rupdate 1/4  epoch 1"));
+    ck_assert_ptr_nonnull(strstr(text, "\r\033[Kupdate 2: validation loss"));
+    ck_assert_ptr_nonnull(strstr(text, "\rupdate 4/4"));
+    ck_assert_str_eq(text + n - 2, "\r\n");
+    close(held);
+    close(terminal);
+}
+END_TEST
+
+static void add(TCase *tc) {
+    tcase_add_test(tc, wrong_usage);
+    tcase_add_test(tc, help_and_version);
+    tcase_add_test(tc, exit_statuses);
+    tcase_add_test(tc, signals);
+    tcase_add_test(tc, options_arrive);
+    tcase_add_test(tc, plan_score_devices);
+    tcase_add_test(tc, lines);
+    tcase_add_test(tc, many_lines);
+    tcase_add_test(tc, files);
+    tcase_add_test(tc, conversation);
+    tcase_add_test(tc, plain_progress);
+    tcase_add_test(tc, drawn_progress);
+}
+
+int main(int argc, char **argv) { return kit_main("cli", add, argc, argv); }
