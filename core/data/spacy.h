@@ -8,11 +8,19 @@
 
 /* ---- patterns (spacy_translate.c, spacy_pattern.c) ------------------------------------------- */
 
+/* A top-level alternative: where it ends in the pattern (at a "|", or the pattern's end), and how
+ * many characters from the end of a text its matches are at most; BTI_ANYWHERE: no such bound. */
+typedef struct bti_alternative {
+    size_t end;
+    int64_t reach;
+} bti_alternative;
+#define BTI_ANYWHERE INT64_MAX
+
 /* A pattern of Python's `re` as PCRE2 has it. */
 typedef struct bti_translation {
     bti_buffer out;
-    size_t *bar; /* places of the "|" at the top level */
-    size_t bars, bar_room;
+    bti_alternative *alternative;
+    size_t alternatives, room;
     int refers; /* to groups by number: the alternatives do not stand alone */
     int ignore_case, multi_line, dot_all;
 } bti_translation;

@@ -50,6 +50,7 @@ typedef struct work {
 struct bti_spacy {
     bti_spacy_rules rules;
     bti_words *words;
+    size_t longest; /* exception */
     bti_strings symbols, edges;
     char *ends; /* by node: is it the end of an exception? */
     int64_t ends_room;
@@ -91,7 +92,7 @@ static void name_tokens(const bti_spacy *s, token *t, size_t count) {
 /* ---- one piece ------------------------------------------------------------------------------- */
 
 static int64_t exception_of(const bti_spacy *s, const char *text, size_t bytes) {
-    return bti_strings_find(&s->rules.exceptions, text, bytes);
+    return bytes > s->longest ? -1 : bti_strings_find(&s->rules.exceptions, text, bytes);
 }
 
 static bt_status push_exception(const bti_spacy *s, token_list *l, int64_t e, const char *text) {
@@ -430,6 +431,9 @@ static bt_status needs_tree(const bti_spacy *s, work *w, const char *text, size_
 
 static bt_status plant(bti_spacy *s) {
     work *w;
+    for (int64_t i = 0; i < s->rules.exceptions.count; i++)
+        if (s->rules.exceptions.entry[i].bytes > s->longest)
+            s->longest = s->rules.exceptions.entry[i].bytes;
     BT_TRY(borrow(s, &w));
     bt_status status = BT_OK;
     for (int64_t i = 0; i < s->rules.exceptions.count && status == BT_OK; i++) {

@@ -14,6 +14,7 @@
 #include "core/data/corpus.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SPACES \
@@ -27,11 +28,19 @@
 
 enum { MAX_DEPTH = 200, NO_CHAR = -1 };
 
+/* Most characters that a group can match: of the alternatives so far, of this one, and of its last
+ * item alone (0 once a quantifier has taken it). */
+typedef struct frame {
+    int64_t most, here, last;
+    int ignore_case, looks; /* looks: ahead or behind, and takes nothing */
+} frame;
+
 typedef struct translator {
     const char *name, *s;
     size_t n, at;
     bti_translation *t;
-    int depth, ignore_case[MAX_DEPTH + 1];
+    int depth, at_end; /* at_end: the last item at the top level was $ or \Z */
+    frame frame[MAX_DEPTH + 1];
 } translator;
 
 static bt_status refuse(const translator *x, const char *what) {
@@ -73,14 +82,47 @@ static bt_status put_char(translator *x, int32_t c) {
     return put(x, text);
 }
 
-/* Outside a set. */
-static bt_status put_literal(translator *x, int32_t c) {
-    int is_i = c == 'i' || c == 'I' || c == 0x130 || c == 0x131;
-    if (is_i && x->ignore_case[x->depth]) return put(x, "[iI\\x{130}\\x{131}]");
-    return put_char(x, c);
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+static int64_t plus(int64_t a, int64_t b) {
+    return a == BTI_ANYWHERE || b == BTI_ANYWHERE ? BTI_ANYWHERE : a + b;
+}
+
+/* An item of this many characters at most. */
+static void add_item(translator *x, int64_t length) {
+    frame *f = &x->frame[x->depth];
+    f->here = plus(f->here, length);
+    if (f->here > INT32_MAX) f->here = BTI_ANYWHERE;
+    f->last = length;
+    if (x->depth == 0) x->at_end = 0;
+}
+
+/* The last item comes at most `times`. More than 2^31 characters are as good as no bound. */
+static void repeat_item(translator *x, int64_t times) {
+    frame *f = &x->frame[x->depth];
+    if (f->last > 0 && times > 1)
+        f->here = times > INT32_MAX || f->last > INT32_MAX ? BTI_ANYWHERE
+                                                           : plus(f->here, f->last * (times - 1));
+    if (f->here > INT32_MAX) f->here = BTI_ANYWHERE;
+    f->last = 0;
+    if (x->depth == 0) x->at_end = 0;
+}
+
+static void next_alternative(translator *x) {
+    frame *f = &x->frame[x->depth];
+    if (f->here > f->most) f->most = f->here;
+    f->here = f->last = 0;
 }
 
 /* ---- escapes --------------------------------------------------------------------------------- */
+
+/* Outside a set. */
+static bt_status put_literal(translator *x, int32_t c) {
+    int is_i = c == 'i' || c == 'I' || c == 0x130 || c == 0x131;
+    add_item(x, 1);
+    if (is_i && x->frame[x->depth].ignore_case) return put(x, "[iI\\x{130}\\x{131}]");
+    return put_char(x, c);
+}
 
 static int digit_of(int c) {
     if (c >= '0' && c <= '9') return c - '0';
@@ -133,6 +175,7 @@ static bt_status numbered_escape(translator *x) {
     }
     BT_TRY(number(x, 10, 1, 2, &v));
     x->t->refers = 1;
+    add_item(x, BTI_ANYWHERE);
     snprintf(text, sizeof text, "\\g{%d}", (int)v);
     return put(x, text);
 }
@@ -142,6 +185,8 @@ static bt_status escape(translator *x) {
     BT_TRY(char_escape(x, &c));
     if (c != NO_CHAR) return put_literal(x, c);
     if (digit_of(peek(x)) < 10) return numbered_escape(x);
+    add_item(x, strchr("bBAZ", x->s[x->at]) != NULL ? 0 : 1);
+    if (x->depth == 0) x->at_end = x->s[x->at] == 'Z';
     switch (x->s[x->at++]) {
     case 'w':
         return put(x, "[" WORD "]");
@@ -199,6 +244,7 @@ static bt_status member(translator *x, int32_t *c) {
 
 static bt_status set(translator *x) {
     int any_i = 0;
+    add_item(x, 1);
     BT_TRY(put(x, take(x, '^') ? "[^" : "["));
     for (int first = 1;; first = 0) {
         int32_t low, high;
@@ -219,7 +265,7 @@ static bt_status set(translator *x) {
         any_i |= (low <= 'I' && high >= 'I') || (low <= 'i' && high >= 'i') ||
                  (low <= 0x131 && high >= 0x130);
     }
-    if (any_i && x->ignore_case[x->depth]) BT_TRY(put(x, "iI\\x{130}\\x{131}"));
+    if (any_i && x->frame[x->depth].ignore_case) BT_TRY(put(x, "iI\\x{130}\\x{131}"));
     return put(x, "]");
 }
 
@@ -227,9 +273,18 @@ static bt_status set(translator *x) {
 
 static bt_status open_group(translator *x, const char *text) {
     if (x->depth == MAX_DEPTH) return refuse(x, "groups nested too deep");
-    x->ignore_case[x->depth + 1] = x->ignore_case[x->depth];
+    x->frame[x->depth + 1] = (frame){.ignore_case = x->frame[x->depth].ignore_case,
+                                     .looks = strchr("=!", text[strlen(text) - 1]) != NULL};
     x->depth++;
     return put(x, text);
+}
+
+static bt_status close_group(translator *x) {
+    if (x->depth == 0) return refuse(x, "a bracket that closes nothing");
+    next_alternative(x);
+    frame f = x->frame[x->depth--];
+    add_item(x, f.looks ? 0 : f.most);
+    return put(x, ")");
 }
 
 /* Copies what stands up to and with `end`. */
@@ -244,7 +299,7 @@ static bt_status copy_to(translator *x, char end) {
 static bt_status flags(translator *x, int at_start) {
     char text[32] = "(?";
     size_t n = 2;
-    int ignore_case = x->ignore_case[x->depth], off = 0;
+    int ignore_case = x->frame[x->depth].ignore_case, off = 0;
     for (; peek(x) != ')' && peek(x) != ':'; x->at++) {
         int c = peek(x);
         if (c == NO_CHAR || strchr("imsu-", c) == NULL || n > 20)
@@ -256,11 +311,11 @@ static bt_status flags(translator *x, int at_start) {
     if (x->s[x->at++] == ':') {
         text[n] = ':';
         BT_TRY(open_group(x, text));
-        x->ignore_case[x->depth] = ignore_case;
+        x->frame[x->depth].ignore_case = ignore_case;
         return BT_OK;
     }
     if (!at_start || off) return refuse(x, "flags behind the start of the pattern");
-    x->ignore_case[0] = ignore_case;
+    x->frame[0].ignore_case = ignore_case;
     x->t->ignore_case |= strchr(text, 'i') != NULL;
     x->t->multi_line |= strchr(text, 'm') != NULL;
     x->t->dot_all |= strchr(text, 's') != NULL;
@@ -295,6 +350,7 @@ static bt_status group(translator *x) {
     }
     if (!take(x, '=')) return refuse(x, "a group of this kind");
     x->t->refers = 1;
+    add_item(x, BTI_ANYWHERE);
     BT_TRY(put(x, "(?P="));
     return copy_to(x, ')');
 }
@@ -314,26 +370,35 @@ static bt_status brace(translator *x) {
     }
     if (peek(x) != '}' || digits[0] > 9 || digits[1] > 9 || (!comma && digits[0] == 0)) {
         x->at = from;
-        return put_char(x, '{');
+        return put_literal(x, '{');
     }
     x->at++;
+    repeat_item(x, comma && digits[1] == 0 ? BTI_ANYWHERE : strtoll(comma ? high : low, NULL, 10));
     snprintf(text, sizeof text, "{%.*s%s%.*s}", digits[0] ? (int)digits[0] : 1,
              digits[0] ? low : "0", comma ? "," : "", (int)digits[1], high);
     return put(x, text);
 }
 
-static bt_status bar(translator *x) {
+/* $ may stand before a last 0A: one character more. */
+static bt_status end_alternative(translator *x) {
     bti_translation *t = x->t;
-    if (x->depth == 0) {
-        if (t->bars == t->bar_room) {
-            size_t room = t->bar_room ? 2 * t->bar_room : 64;
-            size_t *more = bti_realloc(t->bar, room, sizeof *more);
-            if (more == NULL) return BT_ENOMEM;
-            t->bar = more;
-            t->bar_room = room;
-        }
-        t->bar[t->bars++] = t->out.used;
+    int64_t length = BTI_ANYWHERE;
+    if (x->at_end && !t->multi_line && x->frame[0].here <= INT32_MAX) length = x->frame[0].here;
+    if (t->alternatives == t->room) {
+        size_t room = t->room ? 2 * t->room : 16;
+        bti_alternative *more = bti_realloc(t->alternative, room, sizeof *more);
+        if (more == NULL) return BT_ENOMEM;
+        t->alternative = more;
+        t->room = room;
     }
+    t->alternative[t->alternatives++] = (bti_alternative){t->out.used, plus(length, 1)};
+    x->at_end = 0;
+    return BT_OK;
+}
+
+static bt_status bar(translator *x) {
+    if (x->depth == 0) BT_TRY(end_alternative(x));
+    next_alternative(x);
     return put(x, "|");
 }
 
@@ -352,15 +417,17 @@ static bt_status item(translator *x) {
     case '|':
         return bar(x);
     case ')':
-        if (x->depth == 0) return refuse(x, "a bracket that closes nothing");
-        x->depth--;
+        return close_group(x);
+    case '*':
+    case '+':
+    case '?':
+        repeat_item(x, c == '?' ? 1 : BTI_ANYWHERE);
         return put(x, text);
     case '^':
     case '$':
     case '.':
-    case '*':
-    case '+':
-    case '?':
+        add_item(x, c == '.' ? 1 : 0);
+        if (x->depth == 0) x->at_end = c == '$';
         return put(x, text);
     default:
         return put_literal(x, c);
@@ -369,19 +436,20 @@ static bt_status item(translator *x) {
 
 bt_status bti_pattern_translate(const char *name, const char *python, size_t bytes,
                                 bti_translation *out) {
-    *out = (bti_translation){.bars = 0};
+    *out = (bti_translation){.refers = 0};
     translator x = {.name = name, .s = python, .n = bytes, .t = out};
     bt_status s = bti_buffer_put(&out->out, "", 0);
     if (s == BT_OK && bti_utf8_check(python, bytes) < bytes)
         s = bti_fail(BT_EINPUT, "%s: the pattern is not UTF-8, or holds a 00", name);
     while (s == BT_OK && x.at < x.n) s = item(&x);
     if (s == BT_OK && x.depth > 0) s = refuse(&x, "a group without end");
+    if (s == BT_OK) s = end_alternative(&x);
     if (s != BT_OK) bti_translation_free(out);
     return s;
 }
 
 void bti_translation_free(bti_translation *t) {
     bti_free(t->out.text);
-    bti_free(t->bar);
-    *t = (bti_translation){.bars = 0};
+    bti_free(t->alternative);
+    *t = (bti_translation){.refers = 0};
 }
