@@ -74,10 +74,11 @@ static bt_status read_exception(const char *path, const msgpack_object_kv *kv,
     if (kv->key.type != MSGPACK_OBJECT_STR || kv->val.type != MSGPACK_OBJECT_ARRAY ||
         word->size == 0 || bti_utf8_check(word->ptr, word->size) < word->size)
         return damaged(path, "an exception that is not a word and its tokens");
-    int64_t index, at = out->exceptions.count ? out->first[out->exceptions.count] : 0;
+    int64_t index, before = out->exceptions.count,
+                   at = out->exceptions.count ? out->first[out->exceptions.count] : 0;
     int64_t tokens = kv->val.via.array.size;
     BT_TRY(bti_strings_add(&out->exceptions, word->ptr, word->size, &index));
-    if (index != out->exceptions.count - 1) return damaged(path, "an exception that comes twice");
+    if (index != before) return damaged(path, "an exception that comes twice");
     BT_TRY(room_for((void **)&out->first, &out->rooms[0], index + 2, sizeof *out->first));
     BT_TRY(room_for((void **)&out->lengths, &out->rooms[1], at + tokens, sizeof *out->lengths));
     size_t used = 0;

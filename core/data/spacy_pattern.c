@@ -70,6 +70,7 @@ static bt_status compile(compiler *c, size_t first, size_t last) {
     int error;
     for (size_t i = first; i < last; i++)
         if (t->alternative[i].reach > reach) reach = t->alternative[i].reach;
+    if (c->options & PCRE2_ANCHORED) reach = BTI_ANYWHERE;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)t->out.text + begin, end - begin, c->options,
                                      &error, &where, c->context);
     if (code != NULL) return keep(c->p, code, reach);

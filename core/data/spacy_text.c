@@ -24,8 +24,8 @@ static int among(const char *token, const char *list) {
     return 0;
 }
 
-#define CLOSING " . , ; : ! ? \xE2\x80\xA6 ) ] } % \xE2\x80\xB0 \xC2\xB0 \xE2\x80\x9D "
-#define OPENING " ( [ { \xC2\xBF \xC2\xA1 `` \xE2\x80\x9E \xE2\x80\x9A "
+#define CLOSING " . , ; : ! ? \xE2\x80\xA6 ] } % \xE2\x80\xB0 \xC2\xB0 \xE2\x80\x9D "
+#define OPENING " [ { \xC2\xBF \xC2\xA1 `` \xE2\x80\x9E \xE2\x80\x9A "
 #define BEFORE_WORDS " $ \xC2\xA3 \xE2\x82\xAC \xC2\xA5 # @ US$ C$ A$ "
 #define JOINING " - / ~ -- "
 #define CONTRACTIONS \
@@ -46,6 +46,7 @@ typedef struct joiner {
     size_t count, at;
     /* which quotes are open */
     int straight, single, low, low_single, single_6, guillemet;
+    int brackets; /* round ones that are open */
 } joiner;
 
 typedef enum place { FREE, LEFT, RIGHT, BOTH } place; /* at which neighbours a token stands */
@@ -103,6 +104,14 @@ static place quote(joiner *j, const char *t, int *known) {
     return FREE;
 }
 
+/* Also of what spaCy takes for a smiley: "(so):" ends in one. */
+static place bracket(joiner *j, const char *t, int *known) {
+    *known = t[0] == '(' ? t[1] == 0 : t[0] == ')' && (t[1] == 0 || j->brackets > 0);
+    if (!*known) return FREE;
+    j->brackets += t[0] == '(' ? 1 : j->brackets > 0 ? -1 : 0;
+    return t[0] == '(' ? RIGHT : LEFT;
+}
+
 /* ---- joined words ---------------------------------------------------------------------------- */
 
 typedef struct cut {
@@ -146,6 +155,7 @@ static bt_status place_of(joiner *j, place *out) {
     const char *t = j->token[j->at];
     int known, so;
     *out = quote(j, t, &known);
+    if (!known) *out = bracket(j, t, &known);
     if (known) return BT_OK;
     if (among(t, CLOSING) || (t[1] != 0 && strspn(t, ".!?") == strlen(t)))
         *out = j->at == 0 && t[0] == '.' ? RIGHT : LEFT;
