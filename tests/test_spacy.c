@@ -226,7 +226,8 @@ static const rule_file small = {
     .token_match = "^\\d+-\\d+-\\d+$",
     .url_match = "(?u)^\\w+://\\S+$",
     .faster = 1,
-    .exceptions = "do_n't z.B. :-) ( ) (c) can_not New+York (:_) x_-_y ...! \xE2\x80\xA8 ",
+    .exceptions = "do_n't z.B. :-) ( ) (c) can_not New+York New+York+City p+q q+r (:_) x_-_y ...! "
+                  "\xE2\x80\xA8 ",
 };
 
 static void put_text(msgpack_packer *k, const char *text, size_t n) {
@@ -367,6 +368,10 @@ START_TEST(rules_of_a_small_tokeniser) {
         {"( c )", "(|c|)"}, /* the same tokens, other text */
         {"New York!", "New York|!"},
         {"New  York", "New| |York"},
+        {"New York City", "New York City"},
+        {"p q r", "p q|r"},
+        {"(c),", "(c)|,"},
+        {"q r!", "q r|!"},
         {"(:)", "(:|)"},
         {"x-y", "x|-|y"},
         {"cannot", "can|not"},
