@@ -1,5 +1,5 @@
 /* What a kind of tokeniser gives. A new kind is one file, one table here, one name in
- * bti_tokenizer_kind, and golden lines in tests/test_data.c. */
+ * bti_tokenizer_kind, and golden lines in tests/test_text.c. */
 #ifndef BANTAM_DATA_TOKENIZER_OPS_H
 #define BANTAM_DATA_TOKENIZER_OPS_H
 
