@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "backends/builtin.h"
 #include "cpu/kernels.h"
@@ -320,12 +323,14 @@ static bt_status pick_threads(const bt_host *host, int asked, uint32_t *out) {
                     "%d threads: give a number from 1 on, or 0 for as many as "
                     "this process may use (%d)",
                     asked, usable);
-#ifndef _OPENMP
+#ifdef _OPENMP
+    int limit = omp_get_thread_limit();
+    if (limit < usable) usable = limit < 1 ? 1 : limit;
+#else
     usable = 1;
 #endif
     if (asked > usable)
-        notice(host, "cpu: %d threads asked for, %d used: this process may use no more", asked,
-               usable);
+        notice(host, "cpu: %d threads asked for, %d used: no more can be had", asked, usable);
     *out = (uint32_t)(asked == 0 || asked > usable ? usable : asked);
     return BT_OK;
 }

@@ -46,10 +46,11 @@ part() {
 
 # build DIR OPTIONS...: configures and builds; shows the end of the log where that fails.
 build() {
-    local dir=$1
+    local dir=$1 generator=()
     shift
+    if [ ! -e "$dir/CMakeCache.txt" ]; then generator=(-G Ninja); fi
     mkdir -p "$dir"
-    if cmake -S . -B "$dir" -G Ninja -DBANTAM_WERROR=ON "$@" >"$dir/build.log" 2>&1 &&
+    if cmake -S . -B "$dir" "${generator[@]}" -DBANTAM_TESTS=ON -DBANTAM_WERROR=ON "$@" >"$dir/build.log" 2>&1 &&
         cmake --build "$dir" --parallel "$jobs" >>"$dir/build.log" 2>&1; then
         return 0
     fi

@@ -75,6 +75,8 @@ bt_dev *cf_device(void) {
     return under_test.dev;
 }
 
+int cf_is_half(void) { return bti_dtype_size(cf_type) == 2; }
+
 int cf_has_type(bt_dtype t) { return cf_device()->info.dtypes >> t & 1; }
 
 static bt_buf *room(bench *b, uint64_t bytes) {
@@ -277,6 +279,7 @@ static void check_untouched(const image *im, const image *after, const cf_call *
                     memcpy(cell(im, i, r, k), cell(after, i, r, k), size);
     }
     if (im->ws_bytes) memcpy(im->bytes + im->ws_off, after->bytes + im->ws_off, im->ws_bytes);
+    if (memcmp(im->bytes, after->bytes, im->size) == 0) return;
     for (uint64_t k = 0; k < im->size; k++)
         EXPECT(im->bytes[k] == after->bytes[k],
                "%s (%s; %s): byte %llu changed, which it may not write", bti_op_info(c->op)->name,
@@ -318,10 +321,13 @@ static cf_result run(bench *b, const cf_call *c, bt_dtype type, int layout, cons
     snprintf(label, sizeof label, "%s %s, layout %d%s", b->dev->info.backend, bti_dtype_name(type),
              layout, alias ? ", in place" : "");
     run_once(b, &call, im.bytes, after.bytes, im.size, c);
-    run_once(b, &call, im.bytes, again, im.size, c);
-    if (im.ws_bytes) memcpy(again + im.ws_off, after.bytes + im.ws_off, im.ws_bytes);
-    EXPECT(memcmp(again, after.bytes, im.size) == 0, "%s (%s; %s): the second run gives other bits",
-           bti_op_info(c->op)->name, c->what, label);
+    if (b == &under_test) {
+        run_once(b, &call, im.bytes, again, im.size, c);
+        if (im.ws_bytes) memcpy(again + im.ws_off, after.bytes + im.ws_off, im.ws_bytes);
+        EXPECT(memcmp(again, after.bytes, im.size) == 0,
+               "%s (%s; %s): the second run gives other bits", bti_op_info(c->op)->name, c->what,
+               label);
+    }
     check_untouched(&im, &after, c, label);
     cf_result result = read_result(&after, c);
     free(im.bytes);
@@ -421,6 +427,6 @@ void cf_check(const cf_call *c) {
     int alias[BT_MAX_OPERANDS];
     cf_device();
     cf_result want = cf_oracle(c);
-    for (int layout = 0; layout < 2; layout++) check_one(c, &want, layout, NULL);
+    for (int layout = cf_is_half(); layout < 2; layout++) check_one(c, &want, layout, NULL);
     each_alias(c, &want, 0, alias, 0);
 }

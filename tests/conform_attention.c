@@ -79,7 +79,28 @@ static void take_over(cf_call *c, int i, const cf_call *from, int j, const doubl
     for (int64_t k = 0; k < t->rows * t->cols; k++) y[k] = cf_round(c, i, x[k]);
 }
 
-static void backward(const setup *s) {
+/* Exactly no gradient where there is no key, and at keys that no query sees. */
+static void no_gradient(const cf_call *c) {
+    cf_result got = cf_run(cf_device(), c, cf_type, 1, NULL);
+    const cf_operand *seq = &c->t[BT_ATTN_BWD_SEQ];
+    int64_t cols = c->t[BT_ATTN_BWD_Q].cols, seen = 0;
+    for (int64_t s = 0; s < seq->rows; s++) {
+        const double *row = seq->x + s * BT_SEQ_COLS;
+        int64_t queries = (int64_t)row[BT_SEQ_QUERY_COUNT], keys = (int64_t)row[BT_SEQ_KEY_COUNT];
+        const double *dq = got.y[BT_ATTN_BWD_DQ] + (int64_t)row[BT_SEQ_QUERY_ROW] * cols;
+        const double *dk = got.y[BT_ATTN_BWD_DK] + (int64_t)row[BT_SEQ_KEY_ROW] * cols;
+        const double *dv = got.y[BT_ATTN_BWD_DV] + (int64_t)row[BT_SEQ_KEY_ROW] * cols;
+        for (int64_t k = 0; keys == 0 && k < queries * cols; k++, seen++)
+            ck_assert_msg(dq[k] == 0, "attn_bwd (%s): gradient without a key: %g", c->what, dq[k]);
+        int64_t visible = queries == 0 ? 0 : c->p.attn.causal ? queries : keys;
+        for (int64_t k = visible * cols; k < keys * cols; k++, seen++)
+            ck_assert_msg(dk[k] == 0 && dv[k] == 0, "attn_bwd (%s): gradient of an unseen key",
+                          c->what);
+    }
+    ck_assert_msg(seen > 0, "nothing was tested");
+}
+
+static void backward(const setup *s, int unseen) {
     cf_call f, c;
     forward(&f, s, 1);
     cf_result result = cf_oracle(&f);
@@ -103,6 +124,7 @@ static void backward(const setup *s) {
     cf_bound(&c, BT_ATTN_BWD_DK, n + (double)queries, mag * (1 + s->scale));
     cf_bound(&c, BT_ATTN_BWD_DV, n + (double)queries, mag);
     cf_check(&c);
+    if (unseen) no_gradient(&c);
     cf_reset();
 }
 
@@ -122,6 +144,9 @@ static const setup setups[] = {
     {1, 16, 0, 0, 10, 0, LENGTHS(square)}, /* scores of +-50: the maximum must be taken off */
     {4, 3, 0, 1, 0.577, 0, LENGTHS(empty)},   {1, 300, 0, 0, 0.058, 0, LENGTHS(tiny)},
 };
+
+static const int wide[][2] = {{3, 70}, {64, 65}, {0, 4}};
+static const setup unseen_keys = {2, 5, 1, 0, 0.447, 0, LENGTHS(wide)};
 
 /* One query a sequence, keys anywhere: what beam search asks for. */
 static void by_index(int shared) {
@@ -187,10 +212,40 @@ static void masked_row(void) {
     cf_reset();
 }
 
+/* A sequence gives the same bits alone and beside others. */
+static void alone_or_together(const setup *s) {
+    cf_call all, one;
+    forward(&all, s, 1);
+    cf_result together = cf_run(cf_device(), &all, cf_type, 0, NULL);
+    for (int i = 0; i < s->count; i++) {
+        one = all;
+        const double *seq = all.t[BT_ATTN_FWD_SEQ].x + i * BT_SEQ_COLS;
+        memcpy(cf_add(&one, BT_ATTN_FWD_SEQ, 1, BT_SEQ_COLS), seq, BT_SEQ_COLS * sizeof *seq);
+        int64_t first = (int64_t)seq[BT_SEQ_QUERY_ROW], n = (int64_t)seq[BT_SEQ_QUERY_COUNT];
+        for (int out = BT_ATTN_FWD_O; out <= BT_ATTN_FWD_LSE; out++) {
+            int64_t cols = all.t[out].cols, rows = all.t[out].rows;
+            double *x = cf_add(&one, out, rows, cols);
+            for (int64_t k = 0; k < rows * cols; k++) x[k] = 17;
+            memset(one.t[out].written, 0, (size_t)(rows * cols));
+            memset(one.t[out].written + first * cols, 1, (size_t)(n * cols));
+        }
+        cf_result alone = cf_run(cf_device(), &one, cf_type, 0, NULL);
+        for (int out = BT_ATTN_FWD_O; out <= BT_ATTN_FWD_LSE; out++) {
+            int64_t cols = all.t[out].cols;
+            ck_assert_msg(memcmp(alone.y[out] + first * cols, together.y[out] + first * cols,
+                                 (size_t)(n * cols) * sizeof(double)) == 0,
+                          "attn_fwd (%s): sequence %d has other bits alone", all.what, i);
+        }
+    }
+    cf_reset();
+}
+
+static int too_long(const setup *s) { return cf_is_half() && s->length[0][0] > 500; }
+
 void case_attn_fwd(void) {
     cf_call c;
     for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++)
-        for (int lse = 0; lse < 2; lse++) {
+        for (int lse = 0; lse < 2 && !too_long(&setups[i]); lse++) {
             forward(&c, &setups[i], lse);
             cf_check(&c);
             cf_reset();
@@ -201,8 +256,14 @@ void case_attn_fwd(void) {
     exact_mask(64, 0);
     exact_mask(67, 1);
     masked_row();
+    alone_or_together(&setups[0]);
+    alone_or_together(&setups[3]);
 }
 
 void case_attn_bwd(void) {
-    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) backward(&setups[i]);
+    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++)
+        if (!too_long(&setups[i])) backward(&setups[i], 0);
+    backward(&setups[1], 1);
+    backward(&setups[10], 1);
+    backward(&unseen_keys, 1);
 }

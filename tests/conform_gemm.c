@@ -39,7 +39,7 @@ static void whole_numbers(void) {
         {500, 65, 64}, {64, 500, 65}, {65, 64, 500}, {500, 500, 500}};
     cf_call c;
     int64_t how = 0;
-    for (int64_t i = 0; i < SIZES * SIZES * SIZES; i++, how += 7) {
+    for (int64_t i = 0; i < SIZES * SIZES * SIZES; i += cf_is_half() ? 5 : 1, how += 7) {
         begin(&c, sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], how % 36,
               1);
         cf_check(&c);

@@ -40,8 +40,6 @@ void case_bias_act_fwd(void) {
         }
 }
 
-/* With act none and p = 0.3 the share of zeros is 0.3, and another site, update, place or position
- * gives another mask. */
 static void bias_act_bwd_one(int64_t rows, int64_t cols, int option) {
     cf_call c;
     int act = option % 3, bias = option / 3 % 2, dropped = option / 6 % 2, outputs = option / 12;

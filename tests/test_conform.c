@@ -25,6 +25,15 @@ START_TEST(one_op) {
 }
 END_TEST
 
+START_TEST(known) {
+    for (int t = 0; t < BT_DTYPE_COUNT; t++) {
+        if (!bti_dtype_is_float((bt_dtype)t) || !cf_has_type((bt_dtype)t)) continue;
+        cf_type = (bt_dtype)t;
+        known_answers();
+    }
+}
+END_TEST
+
 /* Random123's known answers for Philox4x32-10. */
 START_TEST(philox_known_answers) {
     bt_philox4 a = bti_philox(0, 0, 0, 0, 0);
@@ -40,6 +49,7 @@ END_TEST
 
 static void add(TCase *tc) {
     tcase_add_test(tc, philox_known_answers);
+    tcase_add_test(tc, known);
     tcase_add_loop_test(tc, one_op, 0, BT_OP_COUNT);
 }
 

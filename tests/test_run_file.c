@@ -381,7 +381,8 @@ START_TEST(tokenizer_sides) {
     ck_assert(c->shared == 0 && c->model.tie == BTI_TIE_TARGET);
     char *text;
     kit_ok(bti_run_config_print(c, &text));
-    ck_assert_ptr_nonnull(strstr(text, "  source:\n    kind: xlmr\n    model: \"/dir/s.model\"\n"));
+    /* only what is decided for each side; the common default would say less */
+    ck_assert_ptr_nonnull(strstr(text, "tokenizer:\n  shared: false\n  source:\n    kind: xlmr\n"));
     check_fixed_point(text);
     bt_free(text);
     bti_run_config_free(c);
@@ -389,6 +390,13 @@ START_TEST(tokenizer_sides) {
     c = parse(HEAD "tokenizer: {model: m, target: {model: t}}\n", NULL);
     ck_assert_str_eq(c->tokenizer[0].model, "/dir/m");
     ck_assert_str_eq(c->tokenizer[1].model, "/dir/t");
+    bti_run_config_free(c);
+
+    c = parse(HEAD "tokenizer: {source: {model: m}, target: {model: m}}\n", NULL);
+    ck_assert(c->shared == 1 && c->model.tie == BTI_TIE_ALL);
+    kit_ok(bti_run_config_print(c, &text));
+    ck_assert_ptr_nonnull(strstr(text, "  model: \"/dir/m\"\n  size: 0\n  shared: true\nmodel:"));
+    bt_free(text);
     bti_run_config_free(c);
 
     /* one file, two tables */
@@ -480,7 +488,7 @@ START_TEST(odd_paths) {
                                       "line\nfeed",
                                       "\xc3\xa4",
                                       "\xc2\x85",
-                                      "\xe2\x80\xa8x",
+                                      "\xe2\x80\xa8 x",
                                       "\xef\xbb\xbf",
                                       "'",
                                       "a: b",
@@ -503,6 +511,23 @@ START_TEST(odd_paths) {
         bt_free(text);
     }
     set_refused("output=\xff", "not UTF-8");
+}
+END_TEST
+
+/* Numbers come back bit by bit, and short ones stay short. */
+START_TEST(real_numbers) {
+    static const double value[] = {0.1, 0.0007, 1 / 3.0, 0.1 + 0.2, 5e-324, 1.7976931348623157e308};
+    for (size_t i = 0; i < sizeof value / sizeof value[0]; i++) {
+        char *text;
+        bti_run_config *c = parse(LEAST, kit_str("optimizer.lr=%.17g", value[i]));
+        kit_ok(bti_run_config_print(c, &text));
+        bti_run_config *again = parse(text, NULL);
+        ck_assert(c->optimizer.lr == value[i] && again->optimizer.lr == value[i]);
+        if (i == 1) ck_assert_ptr_nonnull(strstr(text, "  lr: 0.0007\n"));
+        bti_run_config_free(again);
+        bti_run_config_free(c);
+        bt_free(text);
+    }
 }
 END_TEST
 
@@ -637,6 +662,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, tokenizer_sides);
     tcase_add_test(tc, example);
     tcase_add_test(tc, odd_paths);
+    tcase_add_test(tc, real_numbers);
     tcase_add_test(tc, locales);
     tcase_add_test(tc, files_on_disk);
     tcase_add_test(tc, bytes);

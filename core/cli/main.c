@@ -46,7 +46,8 @@ int cli_fail(const cli_command *command, bt_status status) {
     const char *text = bt_last_error();
     cli_progress_clear();
     if (status == BT_ESTOPPED && cli_stop)
-        fprintf(stderr, "bantam %s: stopped by signal %d\n", command->name, (int)cli_stop);
+        fprintf(stderr, "bantam %s: stopped by signal %d: %s\n", command->name, (int)cli_stop,
+                text[0] ? text : bt_status_text(status));
     else
         fprintf(stderr, "bantam %s: %s\n", command->name, text[0] ? text : bt_status_text(status));
     return exit_status(status);

@@ -50,13 +50,19 @@ static void scan_line(scan *x, const bti_reader *r, const char *line, size_t n) 
     x->bad_lines += ill;
 }
 
-static bt_status scan_file(const char *path, scan *x) {
+static bt_status check_stop(const bti_corpus_config *cfg) {
+    if (cfg->stop == NULL || !*cfg->stop) return BT_OK;
+    return bti_fail(BT_ESTOPPED, "nothing is written: the text was being read");
+}
+
+static bt_status scan_file(const bti_corpus_config *cfg, const char *path, scan *x) {
     bti_reader *r;
     BT_TRY(bti_reader_open(path, &r));
     const char *line;
     size_t n;
     bt_status s;
-    while ((s = bti_reader_next(r, &line, &n)) == BT_OK && line != NULL) {
+    while ((s = check_stop(cfg)) == BT_OK && (s = bti_reader_next(r, &line, &n)) == BT_OK &&
+           line != NULL) {
         scan_line(x, r, line, n);
         x->last_empty = n == 0;
         x->lines++;
@@ -94,7 +100,7 @@ static bt_status check_all(const bti_corpus_config *cfg, int64_t *lines) {
     for (size_t i = 0; i < cfg->source.count; i++) {
         const char *path[2] = {cfg->source.path[i], cfg->target.path[i]};
         scan x[2] = {{0}};
-        for (int side = 0; side < 2; side++) BT_TRY(scan_file(path[side], &x[side]));
+        for (int side = 0; side < 2; side++) BT_TRY(scan_file(cfg, path[side], &x[side]));
         BT_TRY(check_counts(path, x));
         sum += x[0].lines;
     }
@@ -414,7 +420,8 @@ static bt_status tokenise_file(build *x, size_t file, size_t *turn) {
     for (int side = 0; s == BT_OK && side < 2; side++) bti_reader_quiet(r[side]);
     while (s == BT_OK && more) {
         block *b = &x->pool.block[*turn];
-        s = drain(x, b);
+        s = check_stop(x->cfg);
+        if (s == BT_OK) s = drain(x, b);
         if (s == BT_OK) s = block_fill(b, r, &more);
         if (s != BT_OK || b->lines == 0) break;
         b->file = file;

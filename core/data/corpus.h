@@ -24,6 +24,7 @@ typedef struct bti_corpus_config {
     bti_files source, target; /* the n-th of one with the n-th of the other; plain or .gz */
     int64_t max_length;       /* ids a side, end symbol included */
     bti_overlong overlong;
+    const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_corpus_config;
 
 typedef struct bti_corpus_stats {

@@ -36,8 +36,8 @@ bt_status bti_op_check(const bt_call *call);
 /* An absent operand is a zeroed view: ld == 0. A present one has ld >= 1. */
 static inline int bti_view_present(const bt_view *v) { return v->ld > 0; }
 
-/* Bytes from the first to the last element of an operand, the batches of gemm included; 0 when it is
- * absent or empty. With view.off it bounds what the op touches. */
+/* Bytes from the first to the last element of an operand, the batches of gemm included; 0 when it
+ * is absent or empty. With view.off it bounds what the op touches. */
 uint64_t bti_op_extent(const bt_call *call, int operand);
 
 /* Scratch bytes for the call on a device like `info`: the slot's, or the composed form's. */

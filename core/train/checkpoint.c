@@ -251,8 +251,12 @@ bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out) {
     }
 }
 
-bt_status bti_checkpoint_prune(const char *folder, int64_t keep) {
-    int64_t update = INT64_MAX;
+bt_status bti_checkpoint_last(const char *folder, int64_t *update) {
+    return next_below(folder, INT64_MAX, update);
+}
+
+bt_status bti_checkpoint_prune(const char *folder, int64_t newest, int64_t keep) {
+    int64_t update = newest + 1;
     for (int64_t seen = 0;; seen++) {
         BT_TRY(next_below(folder, update, &update));
         if (update < 0) return BT_OK;

@@ -43,7 +43,10 @@ char *bti_checkpoint_path(const char *folder, int64_t update);
 /* The newest complete checkpoint of a folder, *out NULL when there is none. What is damaged is
  * passed over with a warning that names it. */
 bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out);
-/* Removes all but the `keep` newest ones. */
-bt_status bti_checkpoint_prune(const char *folder, int64_t keep);
+/* Largest update in the names of a folder's checkpoints, complete or not; -1: there are none. */
+bt_status bti_checkpoint_last(const char *folder, int64_t *update);
+/* Removes all up to `newest` but the `keep` last of them. Files of later updates are ones that were
+ * passed over: they neither count nor go. */
+bt_status bti_checkpoint_prune(const char *folder, int64_t newest, int64_t keep);
 
 #endif

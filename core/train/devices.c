@@ -1,10 +1,9 @@
 /* bt_devices_*: every backend and its devices, usable or not and then why. */
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "backends/registry.h"
-#include "core/base/status.h"
+#include "core/base/text.h"
 
 /* One device, or the reason why a backend has none. */
 static json_t *device_json(const char *backend, int index) {
@@ -55,37 +54,30 @@ bt_status bt_devices_json(char **json) {
     return BT_OK;
 }
 
-static void print_device(FILE *f, json_t *d) {
+static void print_device(bti_text *out, json_t *d) {
     const char *spec = json_string_value(json_object_get(d, "device"));
     if (!json_is_true(json_object_get(d, "usable"))) {
-        fprintf(f, "%-10s not usable: %s\n", spec, json_string_value(json_object_get(d, "reason")));
+        bti_text_add(out, "%-10s not usable: %s\n", spec,
+                     json_string_value(json_object_get(d, "reason")));
         return;
     }
     double gib = 1024.0 * 1024 * 1024;
-    fprintf(f,
-            "%-10s %s: %.2f GiB, %.2f free, %.2f in one allocation; %d threads, %.0f GFLOP/s, "
-            "%.1f GB/s\n",
-            spec, json_string_value(json_object_get(d, "name")),
-            (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
-            (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
-            (double)json_integer_value(json_object_get(d, "largest_allocation_bytes")) / gib,
-            (int)json_integer_value(json_object_get(d, "threads")),
-            json_real_value(json_object_get(d, "gflops")),
-            json_real_value(json_object_get(d, "gigabytes_per_s")));
+    bti_text_add(out,
+                 "%-10s %s: %.2f GiB, %.2f free, %.2f in one allocation; %d threads, %.0f GFLOP/s, "
+                 "%.1f GB/s\n",
+                 spec, json_string_value(json_object_get(d, "name")),
+                 (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "largest_allocation_bytes")) / gib,
+                 (int)json_integer_value(json_object_get(d, "threads")),
+                 json_real_value(json_object_get(d, "gflops")),
+                 json_real_value(json_object_get(d, "gigabytes_per_s")));
 }
 
 bt_status bt_devices_text(char **text) {
     json_t *list = list_devices();
-    char *out = NULL;
-    size_t bytes;
-    FILE *f = open_memstream(&out, &bytes);
-    for (size_t i = 0; f != NULL && i < json_array_size(list); i++)
-        print_device(f, json_array_get(list, i));
+    bti_text out = {0};
+    for (size_t i = 0; i < json_array_size(list); i++) print_device(&out, json_array_get(list, i));
     json_decref(list);
-    if (f == NULL || fclose(f) != 0) {
-        free(out);
-        return bti_fail(BT_ENOMEM, "cannot list devices");
-    }
-    *text = out;
-    return BT_OK;
+    return bti_text_take(&out, text);
 }

@@ -185,7 +185,7 @@ static bt_status take_step(bti_engine *e, double lr) {
     for (int i = 0; i < BT_SCALAR_COUNT; i++) bti_store(up, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
     BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up, bytes));
-    BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, NULL));
+    BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, &e->settings.hooks));
     BT_TRY(e->dev->ops->download(e->dev, NULL, down, v.buf, v.off, bytes));
     return e->dev->ops->sync(e->dev, NULL);
 }

@@ -1,10 +1,8 @@
 /* bt_plan_*: the plan of a run as text and JSON. */
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/train/session.h"
 
 struct bt_plan {
@@ -126,50 +124,37 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
 /* ---- text --------------------------------------------------------------------------------------
  */
 
-typedef struct page {
-    char *text;
-    size_t bytes;
-    FILE *f;
-} page;
-
 bt_status bt_plan_text(const bt_plan *plan, char **text) {
     const bti_session *s = plan->session;
     const bti_run_plan *p = s->plan;
     const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
-    page out = {0};
+    bti_text out = {0};
     char a[32], b[32], advice[MAX_ADVICE][256];
     int64_t source, target;
-    out.f = open_memstream(&out.text, &out.bytes);
-    if (out.f == NULL) return bti_fail(BT_ENOMEM, "cannot make the plan's text");
     bti_format_bytes(p->total, a);
     bti_format_bytes(p->budget, b);
-    fprintf(out.f, "%s: %s of %s on %s (%s)\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b,
-            s->dev->info.name, s->dev->info.backend);
+    bti_text_add(&out, "%s: %s of %s on %s (%s)\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b,
+                 s->dev->info.name, s->dev->info.backend);
     for (int i = 0; i < BTI_BYTES_KINDS; i++) {
         bti_format_bytes(p->bytes[i], a);
-        fprintf(out.f, "  %-12s %12s\n", bti_byte_kind_name[i], a);
+        bti_text_add(&out, "  %-12s %12s\n", bti_byte_kind_name[i], a);
     }
     bti_format_bytes(p->minimum, a);
     bti_corpus_source(s->corpus, c->longest, &source);
     bti_corpus_target(s->corpus, c->longest, &target);
-    fprintf(out.f, "\n  least needed   %s\n", a);
-    fprintf(out.f, "  parameters     %lld\n", (long long)s->model->params.elements);
-    fprintf(out.f,
-            "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
-            (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es",
-            (long long)p->caps.rows[0], (long long)p->caps.rows[1]);
-    fprintf(out.f, "  recomputed     %d of %d layers; output layer in chunks of %lld rows\n",
-            p->recompute_layers, s->model->layers, (long long)p->logit_rows);
-    fprintf(out.f, "  longest pair   line %lld: %lld source and %lld target tokens\n",
-            (long long)c->longest_line, (long long)source, (long long)target);
-    fprintf(out.f, "  predicted      %.3g seconds an update\n", p->seconds);
+    bti_text_add(&out, "\n  least needed   %s\n", a);
+    bti_text_add(&out, "  parameters     %lld\n", (long long)s->model->params.elements);
+    bti_text_add(
+        &out, "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
+        (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", (long long)p->caps.rows[0],
+        (long long)p->caps.rows[1]);
+    bti_text_add(&out, "  recomputed     %d of %d layers; output layer in chunks of %lld rows\n",
+                 p->recompute_layers, s->model->layers, (long long)p->logit_rows);
+    bti_text_add(&out, "  longest pair   line %lld: %lld source and %lld target tokens\n",
+                 (long long)c->longest_line, (long long)source, (long long)target);
+    bti_text_add(&out, "  predicted      %.3g seconds an update\n", p->seconds);
     int n = advice_of(s, advice);
-    if (n > 0) fprintf(out.f, "\nTo make it fit:\n");
-    for (int i = 0; i < n; i++) fprintf(out.f, "  - %s\n", advice[i]);
-    if (fclose(out.f) != 0) {
-        free(out.text);
-        return bti_fail(BT_ENOMEM, "cannot make the plan's text");
-    }
-    *text = out.text;
-    return BT_OK;
+    if (n > 0) bti_text_add(&out, "\nTo make it fit:\n");
+    for (int i = 0; i < n; i++) bti_text_add(&out, "  - %s\n", advice[i]);
+    return bti_text_take(&out, text);
 }

@@ -47,13 +47,15 @@ static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
 
 /* Caps for `parts` micro-batches of the largest update. Sentences are not cut, so a part gets room
- * for half a mean sentence more than its share, and never less than the longest one. */
+ * for half a mean sentence more than its share, and never less than the longest one: with as many
+ * parts as sentences just that. */
 static bti_shape caps_of(const search *s, int64_t parts) {
     const bti_workload *w = s->w;
     bti_shape c = {.sentences = w->max_sentences};
     for (int i = 0; i < 2; i++) {
         int64_t share = (w->max_rows[i] + parts - 1) / parts;
         if (parts > 1) share += (int64_t)(w->mean_rows[i] / w->mean_sentences / 2);
+        if (parts >= w->max_sentences) share = 0;
         c.rows[i] = min64(max64(share, w->longest[i]), max64(w->max_rows[i], w->longest[i]));
         if (s->opt->force_rows[i]) c.rows[i] = max64(s->opt->force_rows[i], w->longest[i]);
         c.distinct[i] = min64(c.rows[i], s->m->vocab[i]);
@@ -114,8 +116,22 @@ static void count_bytes(bti_run_plan *plan, uint64_t arena, uint64_t runtime) {
     plan->total = arena + runtime;
 }
 
-/* Emits, lays out and counts one candidate into `plan` (its programs excepted). */
-static bt_status evaluate(search *s, const candidate *c, bti_run_plan *plan) {
+/* Tables are read as a whole, so each region of them must lie in one heap. */
+static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) {
+    static const bti_region region[] = {BTI_REGION_CONSTANT, BTI_REGION_STAGING};
+    static const char *const name[] = {"the position table needs", "integer tables need"};
+    for (int i = 0; i < 2; i++)
+        if (arena->heap_limit && plan->region[region[i]] > arena->heap_limit)
+            return bti_fail(BT_EFIT,
+                            "%s %llu bytes, more than the device gives in one allocation (%llu)",
+                            name[i], (unsigned long long)plan->region[region[i]],
+                            (unsigned long long)arena->heap_limit);
+    return BT_OK;
+}
+
+/* Emits, lays out and counts one candidate into `plan` (its programs excepted). BT_EFIT when a
+ * tensor is larger than a heap. */
+static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *plan) {
     uint64_t align = s->info->alignment ? s->info->alignment : 1;
     plan->caps = caps_of(s, c->parts);
     plan->recompute_layers = c->recompute_layers;
@@ -134,8 +150,18 @@ static bt_status evaluate(search *s, const candidate *c, bti_run_plan *plan) {
     plan->largest_bytes = plan->layout.largest ? s->step->tensor[plan->layout.largest].bytes : 0;
     bti_arena arena;
     bti_arena_plan(&arena, plan->region, s->info);
+    BT_TRY(check_tables(plan, &arena));
     count_bytes(plan, arena.total, s->opt->runtime);
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
+    return BT_OK;
+}
+
+/* A candidate that the device has no allocation for does not fit: its total is UINT64_MAX. */
+static bt_status evaluate(search *s, const candidate *c, bti_run_plan *plan) {
+    bt_status status = count_candidate(s, c, plan);
+    if (status != BT_EFIT) return status;
+    plan->fits = 0;
+    plan->total = UINT64_MAX;
     return BT_OK;
 }
 
@@ -152,9 +178,11 @@ static bt_status predict(search *s, bti_run_plan *plan) {
 /* ---- the search --------------------------------------------------------------------------------
  */
 
-/* Chunk rows from large to small. Above 1,024 rows a chunk's products are as fast as they get. */
-static const int64_t chunks[] = {1024, 512, 256, 128, 64, 32};
+/* Chunk rows from large to small. Above 1,024 rows a chunk's products are as fast as they get; the
+ * last few are for what fits in no other way, one sentence a micro-batch. */
+static const int64_t chunks[] = {1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
 #define CHUNKS ((int)(sizeof chunks / sizeof chunks[0]))
+#define CHUNKS_ANY 6
 
 static int64_t chunk_at(const search *s, int i) {
     return s->opt->force_logit_rows ? s->opt->force_logit_rows : chunks[i];
@@ -168,30 +196,6 @@ static void recompute_range(const search *s, int32_t *least, int32_t *most) {
     if (s->opt->force_recompute_layers >= 0) *least = *most = s->opt->force_recompute_layers;
 }
 
-/* The fewest recomputed layers, then the largest chunk, with which `parts` micro-batches fit. */
-static bt_status fit_parts(search *s, int64_t parts, bti_run_plan *plan) {
-    int32_t least, most;
-    recompute_range(s, &least, &most);
-    for (int i = 0; i < CHUNKS; i++) {
-        candidate c = {parts, most, chunk_at(s, i)};
-        BT_TRY(evaluate(s, &c, plan));
-        if (!plan->fits) continue;
-        int32_t low = least, high = most; /* `high` fits */
-        while (low < high) {
-            c.recompute_layers = low + (high - low) / 2;
-            BT_TRY(evaluate(s, &c, plan));
-            if (plan->fits)
-                high = c.recompute_layers;
-            else
-                low = c.recompute_layers + 1;
-        }
-        c.recompute_layers = high;
-        BT_TRY(evaluate(s, &c, plan));
-        return predict(s, plan);
-    }
-    return BT_OK;
-}
-
 static int better(const bti_run_plan *a, const bti_run_plan *b) {
     if (!a->fits) return 0;
     if (!b->fits) return 1;
@@ -199,18 +203,87 @@ static int better(const bti_run_plan *a, const bti_run_plan *b) {
     return a->seconds <= 1.01 * b->seconds && a->total < b->total;
 }
 
+/* The fewest recomputed layers with which candidate c fits; whether any does. Bytes fall with each
+ * layer that is recomputed, until what a recomputed layer needs while it is made again is the most:
+ * then the last one, whose backward follows at once, only adds its input. */
+static bt_status fewest_layers(search *s, candidate *c, int32_t least, int32_t most,
+                               bti_run_plan *plan) {
+    int32_t low = least, high = most;
+    for (int i = 0; i < 2 && high >= least; i++) {
+        c->recompute_layers = high;
+        BT_TRY(evaluate(s, c, plan));
+        if (plan->fits) break;
+        high--;
+    }
+    if (!plan->fits) return BT_OK;
+    while (low < high) { /* `high` fits */
+        c->recompute_layers = low + (high - low) / 2;
+        BT_TRY(evaluate(s, c, plan));
+        if (plan->fits)
+            high = c->recompute_layers;
+        else
+            low = c->recompute_layers + 1;
+    }
+    c->recompute_layers = high;
+    return evaluate(s, c, plan);
+}
+
+/* The fastest plan of `parts` micro-batches: for each chunk from the largest the fewest recomputed
+ * layers; a smaller chunk cannot help once nothing is recomputed. */
+static bt_status fit_parts(search *s, int64_t parts, bti_run_plan *plan) {
+    int32_t least, most;
+    int last_chunk = parts >= s->w->max_sentences ? CHUNKS : CHUNKS_ANY;
+    bti_run_plan best = *plan;
+    best.fits = 0;
+    recompute_range(s, &least, &most);
+    for (int i = 0; i < last_chunk; i++) {
+        candidate c = {parts, most, chunk_at(s, i)};
+        if (i + 1 < last_chunk && chunk_at(s, i + 1) >= caps_of(s, parts).rows[1]) continue;
+        if (i >= CHUNKS_ANY && best.fits) break;
+        BT_TRY(fewest_layers(s, &c, least, most, plan));
+        if (!plan->fits) continue;
+        BT_TRY(predict(s, plan));
+        if (better(plan, &best)) best = *plan;
+        if (plan->recompute_layers == least) break;
+    }
+    *plan = best;
+    return BT_OK;
+}
+
+/* The smallest plan: one sentence a micro-batch, the smallest chunk, and as many recomputed layers
+ * as give the fewest bytes, which fall and then rise with their number. */
+static bt_status find_smallest(search *s, bti_run_plan *plan) {
+    int32_t low, high;
+    recompute_range(s, &low, &high);
+    candidate c = {s->w->max_sentences, 0, chunk_at(s, CHUNKS - 1)};
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        c.recompute_layers = middle;
+        BT_TRY(evaluate(s, &c, plan));
+        uint64_t bytes = plan->total;
+        c.recompute_layers = middle + 1;
+        BT_TRY(evaluate(s, &c, plan));
+        if (plan->total <= bytes)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    c.recompute_layers = low;
+    BT_TRY(count_candidate(s, &c, plan));
+    return predict(s, plan);
+}
+
 static bt_status search_all(search *s, bti_run_plan *plan) {
     bti_run_plan best = *plan, trial = *plan;
     int64_t n = s->w->max_sentences;
     int32_t least, most;
     recompute_range(s, &least, &most);
-    /* The smallest plan: one sentence a micro-batch, all recomputed, the smallest chunk. */
-    candidate smallest = {n, most, chunk_at(s, CHUNKS - 1)};
-    BT_TRY(evaluate(s, &smallest, &best));
-    BT_TRY(predict(s, &best));
+    BT_TRY(find_smallest(s, &best));
     plan->minimum = best.total;
     int forced = s->opt->force_rows[0] || s->opt->force_rows[1];
-    for (int64_t parts = 1; parts <= n; parts += parts < 4 ? 1 : parts / 2) {
+    for (int64_t parts = 1, next; best.fits && parts <= n; parts = next) {
+        next = parts + (parts < 4 ? 1 : parts / 2);
+        if (next > n && parts < n) next = n;
         BT_TRY(fit_parts(s, parts, &trial));
         if (better(&trial, &best)) best = trial;
         /* More micro-batches only cost time once nothing needs recomputing. */

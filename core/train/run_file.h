@@ -78,6 +78,10 @@ void bti_run_config_free(bti_run_config *cfg);
 /* The effective run file, all keys, absolute paths; new string. Reading it gives the same config.
  */
 bt_status bti_run_config_print(const bti_run_config *cfg, char **text);
+/* Calls `each` for every key whose values differ, with both as the printed file has them. */
+typedef void (*bti_run_differ_fn)(void *user, const char *key, const char *was, const char *is);
+bt_status bti_run_config_compare(const bti_run_config *was, const bti_run_config *is,
+                                 bti_run_differ_fn each, void *user);
 /* "11GiB", "8000MB", "512MiB", plain bytes; "auto" is BTI_MEMORY_AUTO. 0, negative or unreadable is
  * BT_EUSAGE. */
 bt_status bti_parse_bytes(const char *text, uint64_t *bytes);

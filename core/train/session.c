@@ -9,15 +9,18 @@
 /* ---- text --------------------------------------------------------------------------------------
  */
 
-static bti_corpus_config corpus_config(const bti_run_config *c) {
+static bti_corpus_config corpus_config(const bti_session *s) {
+    const bti_run_config *c = s->cfg;
     return (bti_corpus_config){.source = c->data.train_source,
                                .target = c->data.train_target,
                                .max_length = c->data.max_length,
-                               .overlong = c->data.overlong};
+                               .overlong = c->data.overlong,
+                               .stop = s->stop};
 }
 
 /* Trains the tokeniser of a side when its file is absent; a shared one sees both sides' text. */
-static bt_status make_tokenizer(const bti_run_config *c, int side) {
+static bt_status make_tokenizer(const bti_session *s, int side) {
+    const bti_run_config *c = s->cfg;
     const bti_tokenizer_config *t = &c->tokenizer[side];
     const bti_files *files[2] = {&c->data.train_source, &c->data.train_target};
     char *file = bti_tokenizer_trained_file(t);
@@ -25,7 +28,7 @@ static bt_status make_tokenizer(const bti_run_config *c, int side) {
     int there = bti_file_exists(file);
     bti_free(file);
     if (there || t->size == 0) return BT_OK;
-    bti_corpus_config corpus = corpus_config(c);
+    bti_corpus_config corpus = corpus_config(s);
     BT_TRY(bti_corpus_check(&corpus));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
     const char **list = bti_alloc(files[0]->count + files[1]->count, sizeof *list);
@@ -67,11 +70,13 @@ static void say_text(const bti_session *s) {
 static bt_status open_text(bti_session *s) {
     const bti_run_config *c = s->cfg;
     for (int side = 0; side < (c->shared ? 1 : 2); side++) {
-        BT_TRY(make_tokenizer(c, side));
+        BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
     if (c->shared) s->tokenizer[1] = s->tokenizer[0];
-    bti_corpus_config corpus = corpus_config(c);
+    bti_corpus_config corpus = corpus_config(s);
+    bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
+            c->data.train_target.path[0]);
     BT_TRY(bti_corpus_open(&corpus, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->corpus));
     if (bti_corpus_count(s->corpus) == 0)
         return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
@@ -235,6 +240,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     bti_session *s = bti_alloc(1, sizeof *s);
     if (s == NULL) return BT_ENOMEM;
     s->cfg = cfg;
+    s->stop = options->stop;
     uint64_t unused;
     /* What can be refused at once is: a wrong device or size before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;

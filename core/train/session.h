@@ -7,6 +7,7 @@
 
 typedef struct bti_session {
     const bti_run_config *cfg;
+    const volatile sig_atomic_t *stop;
     bti_tokenizer *tokenizer[2]; /* the same one when shared */
     bti_corpus *corpus;
     bti_batcher *batcher;
@@ -20,7 +21,8 @@ typedef struct bti_session {
 typedef struct bti_session_options {
     const char *device, *memory; /* NULL: auto, the run file's limit */
     int threads;
-    int64_t updates; /* 0: as the run file says */
+    int64_t updates;                   /* 0: as the run file says */
+    const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
 /* Opens everything and plans; trains tokenisers whose files are absent and whose size is given. A

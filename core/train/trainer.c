@@ -1,10 +1,11 @@
 /* bt_train: a run from its first update, or from its newest checkpoint, to its end. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/base/files.h"
 #include "core/base/status.h"
@@ -27,7 +28,8 @@ typedef struct trainer {
     int64_t done;           /* updates done */
     int64_t saved;          /* update of the newest checkpoint; -1: none */
     int64_t skipped, skipped_in_row;
-    double rate; /* target tokens a second, smoothed */
+    uint64_t peak; /* bytes */
+    double rate;   /* target tokens a second, smoothed */
     double seconds_per_update;
 } trainer;
 
@@ -37,11 +39,28 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static uint64_t peak_bytes(const trainer *t) {
-    struct rusage r;
-    if (!t->s->dev->info.host_memory || getrusage(RUSAGE_SELF, &r) != 0)
-        return t->engine->arena.total + t->s->dev->info.runtime_bytes;
-    return (uint64_t)r.ru_maxrss * 1024;
+/* Resident bytes of this process that no file backs, the measure of the plan. The kernel's own peak
+ * (ru_maxrss) is another: it counts mapped files, the work before update 1 and even what the
+ * program that started this one had. */
+static uint64_t resident_bytes(void) {
+    unsigned long long resident = 0, shared = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    if (sscanf(text, "%*u %llu %llu", &resident, &shared) != 2 || shared > resident) return 0;
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Most bytes in use after any update so far: an update takes nothing that it gives back. */
+static uint64_t peak_bytes(trainer *t) {
+    const bt_dev_info *info = &t->s->dev->info;
+    uint64_t bytes = info->host_memory ? resident_bytes() : 0;
+    if (bytes == 0) bytes = t->engine->arena.total + info->runtime_bytes;
+    if (bytes > t->peak) t->peak = bytes;
+    return t->peak;
 }
 
 /* ---- checkpoints -------------------------------------------------------------------------------
@@ -72,7 +91,7 @@ static bt_status save(trainer *t) {
     if (status == BT_OK) {
         t->saved = t->done;
         report(t, &(bt_progress){.kind = BT_PROGRESS_CHECKPOINT, .update = t->done, .path = path});
-        status = bti_checkpoint_prune(t->cfg->output, t->cfg->checkpoint.keep);
+        status = bti_checkpoint_prune(t->cfg->output, t->done, t->cfg->checkpoint.keep);
     }
     bti_free(path);
     return status;
@@ -91,57 +110,101 @@ static bt_status save_model(trainer *t) {
 /* ---- resume ------------------------------------------------------------------------------------
  */
 
-#define REFUSE(what, there, here) \
-    bti_fail(BT_EUSAGE, "%s cannot be resumed with another %s: it has %s, this run %s", c->path, \
-             what, there, here)
+/* Keys whose change would make another run of it, and keys that say nothing of what is learned; the
+ * text and the tokenisers have checksums. What is left may be changed, and is told. */
+static const char *const fixed[] = {
+    "model.d_model",        "model.ff",         "model.heads",      "model.encoder_layers",
+    "model.decoder_layers", "model.norm",       "model.activation", "model.positions",
+    "model.tie_embeddings", "model.final_norm", "model.norm_eps",   "training.batch",
+    "training.batch_unit",  "training.seed",    "optimizer.kind",   NULL};
+static const char *const outside[] = {"output",           "data.",           "tokenizer.",
+                                      "memory.",          "checkpoint.",     "validation.",
+                                      "training.updates", "training.epochs", NULL};
+
+static int is_fixed(const char *key) {
+    for (const char *const *k = fixed; *k != NULL; k++)
+        if (strcmp(*k, key) == 0) return 1;
+    return 0;
+}
+
+static int is_outside(const char *key) {
+    for (const char *const *k = outside; *k != NULL; k++)
+        if (strncmp(*k, key, strlen(*k)) == 0) return 1;
+    return 0;
+}
+
+/* Of two run files: what forbids to go on, as text. */
+typedef struct difference {
+    int fixed_only; /* else the other changes are told */
+    char text[512];
+} difference;
+
+static void note_difference(void *user, const char *key, const char *was, const char *is) {
+    difference *d = user;
+    if (is_outside(key)) return;
+    if (!is_fixed(key)) {
+        if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
+        return;
+    }
+    size_t used = strlen(d->text);
+    snprintf(d->text + used, sizeof d->text - used, "%s%s %s (now %s)", used ? ", " : "", key, was,
+             is);
+}
 
 /* What decides the loss curve must be as it was. */
 static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
-    static const char *const side[] = {"source tokeniser", "target tokeniser"};
+    static const char *const side[] = {"source", "target"};
     bti_checkpoint_info here = info_of(t);
-    char a[32], b[32];
-    for (int i = 0; i < 2; i++) {
-        snprintf(a, sizeof a, "%016" PRIx64, c->info.tokenizer[i]);
-        snprintf(b, sizeof b, "%016" PRIx64, here.tokenizer[i]);
-        if (c->info.tokenizer[i] != here.tokenizer[i]) return REFUSE(side[i], a, b);
-    }
-    snprintf(a, sizeof a, "%016" PRIx64, c->info.corpus);
-    snprintf(b, sizeof b, "%016" PRIx64, here.corpus);
-    if (c->info.corpus != here.corpus) return REFUSE("training text", a, b);
+    for (int i = 0; i < 2; i++)
+        if (c->info.tokenizer[i] != here.tokenizer[i] || c->info.vocab[i] != here.vocab[i])
+            return bti_fail(BT_EUSAGE,
+                            "%s cannot be resumed with another %s tokeniser: it had %lld symbols "
+                            "(checksum %016" PRIx64 "), %s has %lld (%016" PRIx64 ")",
+                            c->path, side[i], (long long)c->info.vocab[i], c->info.tokenizer[i],
+                            t->cfg->tokenizer[i].model, (long long)here.vocab[i],
+                            here.tokenizer[i]);
+    difference d = {.fixed_only = 1};
     bti_run_config *old;
     BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &old));
-    int64_t was[] = {old->training.batch, old->training.batch_unit, (int64_t)old->training.seed,
-                     old->optimizer.kind};
-    int64_t is[] = {t->cfg->training.batch, t->cfg->training.batch_unit,
-                    (int64_t)t->cfg->training.seed, t->cfg->optimizer.kind};
-    static const char *const key[] = {"training.batch", "training.batch_unit", "training.seed",
-                                      "optimizer.kind"};
+    bt_status status = bti_run_config_compare(old, t->cfg, note_difference, &d);
+    if (status == BT_OK && d.text[0] != 0)
+        status =
+            bti_fail(BT_EUSAGE, "%s cannot be resumed as another run: it has %s", c->path, d.text);
+    if (status == BT_OK && c->info.corpus != here.corpus)
+        status = bti_fail(BT_EUSAGE,
+                          "%s cannot be resumed with another training text: its token ids have "
+                          "checksum %016" PRIx64 ", those of %s and %s %016" PRIx64,
+                          c->path, c->info.corpus, t->cfg->data.train_source.path[0],
+                          t->cfg->data.train_target.path[0], here.corpus);
+    d.fixed_only = 0;
+    if (status == BT_OK) status = bti_run_config_compare(old, t->cfg, note_difference, &d);
     bti_run_config_free(old);
-    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) {
-        snprintf(a, sizeof a, "%lld", (long long)was[i]);
-        snprintf(b, sizeof b, "%lld", (long long)is[i]);
-        if (was[i] != is[i]) return REFUSE(key[i], a, b);
-    }
-    return BT_OK;
+    return status;
+}
+
+/* A run that is there already is not written over: known before any text is read. */
+static bt_status check_output(const trainer *t) {
+    int64_t update;
+    if (t->options->resume) return BT_OK;
+    BT_TRY(bti_checkpoint_last(t->cfg->output, &update));
+    if (update < 0) return BT_OK;
+    return bti_fail(BT_EUSAGE,
+                    "%s holds checkpoints of a run, up to update %lld: use --resume to go on with "
+                    "it, or another output",
+                    t->cfg->output, (long long)update);
 }
 
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
     t->saved = -1;
-    BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
+    if (t->options->resume) BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
     if (c == NULL) {
         if (t->options->resume)
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
         return bti_engine_init(t->engine);
     }
-    bt_status status = BT_OK;
-    if (!t->options->resume)
-        status = bti_fail(BT_EUSAGE,
-                          "%s holds checkpoints of a run: use --resume to go on with it, or "
-                          "another output",
-                          t->cfg->output);
-    if (status == BT_OK) status = check_resume(t, c);
+    bt_status status = check_resume(t, c);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
@@ -243,13 +306,29 @@ static bt_status run(trainer *t) {
     BT_TRY(save(t));
     BT_TRY(save_model(t));
     if (t->done < t->s->last_update)
-        return bti_fail(BT_ESTOPPED, "stopped after update %lld; --resume goes on",
+        return bti_fail(BT_ESTOPPED, "update %lld is done and saved; --resume goes on",
                         (long long)t->done);
     return BT_OK;
 }
 
 /* ---- the whole ---------------------------------------------------------------------------------
  */
+
+/* A refusal also names the pair that decides how little will do. */
+static bt_status check_fit(const bti_session *s) {
+    char text[1024];
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    int64_t n[2];
+    bt_status status = bti_run_plan_check(s->plan);
+    if (status != BT_EFIT) return status;
+    snprintf(text, sizeof text, "%s", bt_last_error());
+    bti_corpus_source(s->corpus, c->longest, &n[0]);
+    bti_corpus_target(s->corpus, c->longest, &n[1]);
+    return bti_fail(BT_EFIT,
+                    "%s; the longest pair, line %lld with %lld source and %lld target tokens, "
+                    "decides the activations: data.max_length bounds it; bantam plan tells more",
+                    text, (long long)c->longest_line, (long long)n[0], (long long)n[1]);
+}
 
 static bt_status open_engine(trainer *t) {
     bti_session *s = t->s;
@@ -264,7 +343,7 @@ static bt_status open_engine(trainer *t) {
                   .eps = c->optimizer.eps,
                   .weight_decay = c->optimizer.weight_decay,
                   .decoupled = c->optimizer.kind == BTI_OPTIMIZER_ADAMW}};
-    BT_TRY(bti_run_plan_check(s->plan));
+    BT_TRY(check_fit(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
     return bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
@@ -325,12 +404,14 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_session_options so = {.device = options->device,
                               .memory = options->memory,
                               .threads = options->threads,
-                              .updates = options->updates};
+                              .updates = options->updates,
+                              .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
+    if (status == BT_OK) status = check_output(&t);
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
-        status = bti_fail(BT_ESTOPPED, "stopped before update 1; nothing is written");
+        status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     if (status == BT_OK) status = begin(&t);
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
