@@ -24,7 +24,11 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     const bti_run_config *c = s->cfg;
     const bti_tokenizer_config *t = &c->tokenizer[side];
     const bti_files *files[2] = {&c->data.train_source, &c->data.train_target};
-    if (bti_file_exists(t->model) || t->size == 0) return BT_OK;
+    char *file = bti_tokenizer_trained_file(t);
+    if (file == NULL) return BT_ENOMEM;
+    int there = bti_file_exists(file);
+    bti_free(file);
+    if (there || t->size == 0) return BT_OK;
     bti_corpus_config corpus = corpus_config(s);
     BT_TRY(bti_corpus_check(&corpus));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;

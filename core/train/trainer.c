@@ -427,14 +427,22 @@ static bt_status open_engine(trainer *t) {
 }
 
 /* Tokenisers beside the model, so that the folder is all that translation needs. */
+static bt_status copy_into(const char *folder, const char *name, const char *file) {
+    char *path = bti_path_join(folder, name);
+    if (path == NULL) return BT_ENOMEM;
+    bt_status status = bti_file_copy(file, path);
+    bti_free(path);
+    return status;
+}
+
 static bt_status copy_tokenizers(const trainer *t) {
     static const char *const name[] = {"source.tokenizer", "target.tokenizer"};
+    static const char *const words[] = {"source.words", "target.words"};
     for (int side = 0; side < (t->cfg->shared ? 1 : 2); side++) {
-        char *path = bti_path_join(t->cfg->output, name[side]);
-        if (path == NULL) return BT_ENOMEM;
-        bt_status status = bti_file_copy(t->cfg->tokenizer[side].model, path);
-        bti_free(path);
-        BT_TRY(status);
+        const bti_tokenizer_config *c = &t->cfg->tokenizer[side];
+        BT_TRY(copy_into(t->cfg->output, name[side], c->model));
+        if (c->kind == BTI_TOKENIZER_SPACY)
+            BT_TRY(copy_into(t->cfg->output, words[side], c->vocabulary));
     }
     return BT_OK;
 }
