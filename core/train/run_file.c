@@ -325,6 +325,11 @@ static bt_status settle(reader *r) {
                        "data.train.target"));
     BT_TRY(check_files(r, &c->data.valid_source, &c->data.valid_target, "data.valid.source",
                        "data.valid.target"));
+    if ((c->schedule.kind == BTI_SCHEDULE_LINEAR || c->schedule.kind == BTI_SCHEDULE_COSINE) &&
+        c->training.updates == 0)
+        return fail_at(blame(r, "schedule.kind", "training.updates"),
+                       "schedule.kind linear and cosine end at training.updates, which is 0 here: "
+                       "give the number of updates");
     if (c->model.d_model % c->model.heads != 0)
         return fail_at(blame(r, "model.heads", "model.d_model"),
                        "model.heads %lld does not divide model.d_model %lld",

@@ -10,6 +10,8 @@
 typedef enum bti_schedule_kind {
     BTI_SCHEDULE_INVERSE_SQRT,
     BTI_SCHEDULE_NOAM,
+    BTI_SCHEDULE_LINEAR,
+    BTI_SCHEDULE_COSINE,
     BTI_SCHEDULE_CONSTANT
 } bti_schedule_kind;
 typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
