@@ -396,7 +396,8 @@ START_TEST(tokenizer_sides) {
     c = parse(HEAD "tokenizer: {source: {model: m}, target: {model: m}}\n", NULL);
     ck_assert(c->shared == 1 && c->model.tie == BTI_TIE_ALL);
     kit_ok(bti_run_config_print(c, &text));
-    ck_assert_ptr_nonnull(strstr(text, "  model: \"/dir/m\"\n  size: 0\n  shared: true\nmodel:"));
+    ck_assert_ptr_nonnull(
+        strstr(text, "  model: \"/dir/m\"\n  size: 0\n  min_count: 1\n  shared: true\nmodel:"));
     bt_free(text);
     bti_run_config_free(c);
 
