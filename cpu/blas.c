@@ -26,6 +26,8 @@ static struct {
     void (*set_threads)(int);
     int (*omp_max)(void); /* of the OpenMP runtime that the library uses; NULL: it uses none */
     void (*omp_set)(int);
+    int (*omp_dynamic)(void);
+    void (*omp_set_dynamic)(int);
     int threads; /* what the library was told last */
     int checked;
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -109,6 +111,8 @@ static bt_status load_locked(const bt_host *host) {
     if (parallel && parallel() == 2) { /* the OpenMP build */
         symbol(blas.handle, "omp_get_max_threads", &blas.omp_max);
         symbol(blas.handle, "omp_set_num_threads", &blas.omp_set);
+        symbol(blas.handle, "omp_get_dynamic", &blas.omp_dynamic);
+        symbol(blas.handle, "omp_set_dynamic", &blas.omp_set_dynamic);
     }
 #ifdef _OPENMP
     if (blas.omp_max && blas.omp_max != omp_get_max_threads) {
@@ -123,16 +127,30 @@ static bt_status load_locked(const bt_host *host) {
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* The OpenMP build follows the calling thread's OpenMP setting, the other build its own. Returns
- * the thread's setting, to be put back. */
-static int set_threads(int threads) {
-    int before = blas.omp_max ? blas.omp_max() : 0;
+/* The calling thread's OpenMP settings, to be put back. */
+typedef struct omp_state {
+    int threads, dynamic;
+} omp_state;
+
+/* The OpenMP build follows the calling thread's OpenMP setting, the other build its own. It must
+ * get all the threads it counts on (its workers wait for each other), so that OpenMP must not
+ * adjust their number; a limit of threads is respected when the device is opened. */
+static omp_state set_threads(int threads) {
+    const int omp = blas.omp_max && blas.omp_set && blas.omp_dynamic && blas.omp_set_dynamic;
+    omp_state before = {0, 0};
+    if (omp) before = (omp_state){blas.omp_max(), blas.omp_dynamic()};
     if (blas.threads != threads) {
-        blas.set_threads(threads);
+        blas.set_threads(threads); /* sets the caller's OpenMP threads, too */
         blas.threads = threads;
     }
-    if (blas.omp_set && blas.omp_max() != threads) blas.omp_set(threads);
+    if (omp && blas.omp_max() != threads) blas.omp_set(threads);
+    if (before.dynamic) blas.omp_set_dynamic(0);
     return before;
+}
+
+static void restore_threads(omp_state before) {
+    if (before.threads > 0 && blas.omp_max() != before.threads) blas.omp_set(before.threads);
+    if (before.dynamic) blas.omp_set_dynamic(1);
 }
 
 static void call_locked(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha,
@@ -169,9 +187,9 @@ void btcpu_sgemm(int threads, int ta, int tb, int64_t m, int64_t n, int64_t k, f
                  const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                  int64_t ldc) {
     pthread_mutex_lock(&blas.lock);
-    int before = set_threads(threads);
+    omp_state before = set_threads(threads);
     call_sliced(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    if (blas.omp_set && before != threads) blas.omp_set(before);
+    restore_threads(before);
     pthread_mutex_unlock(&blas.lock);
 }
 
@@ -203,7 +221,7 @@ static bt_status check_locked(const bt_host *host) {
     float *room = malloc(3 * 130 * 130 * sizeof *room);
     if (!room) return fail(host, BT_ENOMEM, "no memory to check OpenBLAS");
     bt_status status = BT_OK;
-    set_threads(1);
+    omp_state before = set_threads(1);
     for (int i = 0; i < 24 && status == BT_OK; i++) {
         const int64_t *s = sizes[i / 8];
         if (!check_product(i & 1, i >> 1 & 1, s, i >> 2 & 1, room, room + 130 * 130,
@@ -215,6 +233,7 @@ static bt_status check_locked(const bt_host *host) {
                      "SANDYBRIDGE) or install another version",
                      (long long)s[0], (long long)s[1], (long long)s[2], i % 8);
     }
+    restore_threads(before);
     free(room);
     return status;
 }
@@ -223,9 +242,7 @@ bt_status btcpu_blas_open(const bt_host *host) {
     pthread_mutex_lock(&blas.lock);
     bt_status status = blas.sgemm ? BT_OK : load_locked(host);
     if (status == BT_OK && !blas.checked) {
-        int before = blas.omp_max ? blas.omp_max() : 0;
         status = check_locked(host);
-        if (blas.omp_set) blas.omp_set(before);
         blas.checked = status == BT_OK;
     }
     pthread_mutex_unlock(&blas.lock);

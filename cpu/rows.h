@@ -31,7 +31,8 @@ static inline btcpu_drop btcpu_drop_of(const bt_drop *drop, const bt_view *rowpo
 static inline void btcpu_drop_chunk(const btcpu_drop *d, int64_t row, int64_t col, int64_t n,
                                     const float *x, float *y) {
     uint32_t w[BTCPU_WORDS];
-    btcpu_row_words(w, d->drop->seed, d->drop->update, d->drop->site, d->rowpos + row * d->ld, col);
+    btcpu_row_words(w, d->drop->seed, d->drop->update, d->drop->site, d->rowpos + row * d->ld, col,
+                    n);
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
 #pragma omp simd

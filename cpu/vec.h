@@ -152,12 +152,13 @@ static inline btcpu_vq btcpu_iota(void) {
 /* Words of a row-wise op's channels: BTCPU_WORDS at a time. */
 #define BTCPU_WORDS 256
 
-/* out[i] = word of channel col + i, i < BTCPU_WORDS; col a multiple of BTCPU_WORDS. */
+/* out[i] = word of channel col + i for i < n <= BTCPU_WORDS, some more are written; col a multiple
+ * of BTCPU_WORDS. */
 static inline void btcpu_row_words(uint32_t *out, uint64_t seed, uint32_t update, uint32_t site,
-                                   const int32_t *rowpos, int64_t col) {
+                                   const int32_t *rowpos, int64_t col, int64_t n) {
     const btcpu_vq zero = {0};
     uint32_t last = (uint32_t)rowpos[1] << 14 | (uint32_t)(col / 4);
-    for (int q = 0; q < BTCPU_WORDS / 4; q += BTCPU_QL) {
+    for (int64_t q = 0; 4 * q < n; q += BTCPU_QL) {
         btcpu_vq c[4] = {zero + update, zero + (site << 16), zero + (uint32_t)rowpos[0],
                          zero + (last + (uint32_t)q) + btcpu_iota()};
         btcpu_philox(c, seed);

@@ -8,9 +8,9 @@
 static struct {
     const char *backend;
     int skips;
-    char *owned[4096];
+    char *owned[65536];
     size_t owned_count;
-    const char *folder[512];
+    const char *folder[4096];
     size_t folder_count;
 } kit;
 

@@ -61,20 +61,70 @@ bti_workload mk_workload(const bti_sentence *s, int64_t n) {
     return w;
 }
 
+/* ---- devices -----------------------------------------------------------------------------------
+ */
+
+static struct {
+    mk_watch *watch;
+    const bt_dev_ops *real;
+    bt_dev_ops table;
+} watched;
+
+static bt_status watch_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
+    mk_watch *w = watched.watch;
+    BT_TRY(watched.real->alloc(dev, bytes + w->margin, out));
+    w->buffer[w->allocs] = *out;
+    w->buffer_bytes[w->allocs++] = bytes;
+    w->bytes += bytes;
+    return BT_OK;
+}
+
+static void watch_free(bt_dev *dev, bt_buf *buf) {
+    mk_watch *w = watched.watch;
+    for (int64_t i = 0; i < w->allocs; i++) {
+        if (w->buffer[i] != buf || buf == NULL) continue;
+        w->bytes -= w->buffer_bytes[i];
+        w->buffer[i] = NULL;
+        w->freed++;
+    }
+    watched.real->free(dev, buf);
+}
+
+static bt_status watch_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
+    watched.watch->host_allocs++;
+    return watched.real->host_alloc(dev, bytes, out);
+}
+
+bt_dev *mk_device(const char *backend, mk_watch *watch) {
+    bt_dev *dev;
+    if (strstr(backend, "far") != NULL) far_register();
+    kit_ok(bti_device_open(backend, &(bt_open_options){0}, &dev));
+    if (watch == NULL) return dev;
+    watched.watch = watch;
+    watched.real = dev->ops;
+    watched.table = *dev->ops;
+    watched.table.alloc = watch_alloc;
+    watched.table.free = watch_free;
+    watched.table.host_alloc = watch_host_alloc;
+    dev->ops = &watched.table;
+    return dev;
+}
+
+/* ---- models ------------------------------------------------------------------------------------
+ */
+
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
-    const char *backend = setup->backend ? setup->backend : kit_backend();
-    if (strcmp(backend, "far") == 0) far_register();
     bti_workload w = mk_workload(setup->sentence, setup->sentences);
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
-    kit_ok(bti_device_open(backend, &(bt_open_options){0}, &m.dev));
+    m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
     kit_ok(bti_plan_search(m.model, m.dev->driver->planning, &m.dev->info, &w, longest,
                            &setup->plan, &m.plan));
     kit_ok(bti_run_plan_check(m.plan));
     kit_ok(bti_engine_new(m.dev, m.model, m.plan, w.max_sentences, w.max_rows[1], &setup->engine,
                           &m.engine));
-    kit_ok(bti_engine_init(m.engine));
+    if (!setup->no_init) kit_ok(bti_engine_init(m.engine));
     return m;
 }
 

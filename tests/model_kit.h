@@ -2,7 +2,19 @@
 #ifndef BANTAM_TESTS_MODEL_KIT_H
 #define BANTAM_TESTS_MODEL_KIT_H
 
+#include <check.h>
+
 #include "core/train/engine.h"
+
+/* What was asked of a device since it was opened. One device is watched at a time. */
+typedef struct mk_watch {
+    uint64_t margin;           /* in: bytes that every allocation gets more than was asked for */
+    uint64_t bytes;            /* asked for and not freed */
+    int64_t allocs, freed;     /* buffers */
+    int64_t host_allocs;       /* calls */
+    bt_buf *buffer[64];        /* in order */
+    uint64_t buffer_bytes[64]; /* asked for */
+} mk_watch;
 
 typedef struct mk_setup {
     const char *backend; /* NULL: kit_backend() */
@@ -13,6 +25,8 @@ typedef struct mk_setup {
     int64_t sentences;
     bti_plan_options plan;
     bti_engine_settings engine;
+    mk_watch *watch; /* may be NULL */
+    int no_init;     /* weights stay zero */
 } mk_setup;
 
 typedef struct mk_model {
@@ -32,6 +46,8 @@ const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t
 bti_workload mk_workload(const bti_sentence *s, int64_t n);
 mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
+/* The device only. */
+bt_dev *mk_device(const char *backend, mk_watch *watch);
 /* All elements of a state region as doubles, in parameter order; malloc. */
 double *mk_state(mk_model *m, bti_region region, int64_t *count);
 /* Largest |a - b| over the norm of b; NaN counts as infinite. */

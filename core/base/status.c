@@ -26,7 +26,7 @@ bt_status bti_vfail(bt_status status, const char *fmt, va_list ap) {
     return status;
 }
 
-bt_status bti_fail(bt_status status, const char *fmt, ...) {
+bt_status(bti_fail)(bt_status status, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     bti_vfail(status, fmt, ap);
@@ -84,7 +84,7 @@ static int refuse(size_t count, size_t size) {
     return 0;
 }
 
-void *bti_alloc(size_t count, size_t size) {
+void *(bti_alloc)(size_t count, size_t size) {
     if (refuse(count, size)) return NULL;
     size_t bytes = count * size;
     void *p = calloc(1, bytes ? bytes : 1);
@@ -92,7 +92,7 @@ void *bti_alloc(size_t count, size_t size) {
     return p;
 }
 
-void *bti_realloc(void *p, size_t count, size_t size) {
+void *(bti_realloc)(void *p, size_t count, size_t size) {
     if (refuse(count, size)) return NULL;
     size_t bytes = count * size;
     void *q = realloc(p, bytes ? bytes : 1);
@@ -100,7 +100,7 @@ void *bti_realloc(void *p, size_t count, size_t size) {
     return q;
 }
 
-void bti_free(void *p) { free(p); }
+void(bti_free)(void *p) { free(p); }
 
 void bt_free(void *p) { free(p); }
 

@@ -50,4 +50,14 @@ char *bti_format(const char *fmt, ...) BTI_PRINTF(1, 2);
 uint64_t bti_alloc_count(void);
 void bti_alloc_fail_at(uint64_t n);
 
+#if defined(__clang_analyzer__) && !defined(__cplusplus)
+/* What path analysis cannot see from here: a failure is no success, memory comes zeroed, and what
+ * is not freed leaks. */
+#include <stdlib.h>
+#define bti_fail(status, ...) ((void)(bti_fail)(status, __VA_ARGS__), (status))
+#define bti_alloc(count, size) calloc(count, size)
+#define bti_realloc(p, count, size) realloc(p, (count) * (size))
+#define bti_free(p) free(p)
+#endif
+
 #endif

@@ -50,7 +50,8 @@ struct bti_beam {
     int32_t *text;            /* max_sentences * nbest buffers of max_length */
 };
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------
+ */
 
 /* Places `a * b * c` items in the block and moves *at past them; UINT64_MAX stands for too much. */
 static void *place(char *base, uint64_t *at, uint64_t size, int32_t a, int32_t b, int32_t c) {
@@ -124,7 +125,8 @@ bt_status bti_beam_new(const bti_beam_config *cfg, bti_beam **out) {
 
 void bti_beam_free(bti_beam *b) { bti_free(b); }
 
-/* ---- the pool of ended hypotheses ------------------------------------------------------------ */
+/* ---- the pool of ended hypotheses --------------------------------------------------------------
+ */
 
 static entry *pool_of(const bti_beam *b, int32_t s) {
     return b->pool + (size_t)s * (size_t)b->cfg.nbest;
@@ -172,7 +174,8 @@ static void end_hypothesis(bti_beam *b, int32_t s, int32_t depth, int32_t slot, 
     }
 }
 
-/* ---- the search ------------------------------------------------------------------------------ */
+/* ---- the search --------------------------------------------------------------------------------
+ */
 
 bt_status bti_beam_start(bti_beam *b, int32_t sentences, const int32_t *max_length) {
     if (sentences < 0 || sentences > b->cfg.max_sentences)

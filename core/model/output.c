@@ -20,8 +20,10 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
         *dhidden = bti_activation_new(b, "d decoder output", -1, BTI_CLASS_NONE, rows, d);
     bti_ref w = bti_weight(b, gen.w), h = bti_all(p, hidden);
     bti_ref labels = bti_all(p, b->table[0][BTI_TABLE_LABELS]);
+    int64_t at = 0;
     bti_loop_begin(p);
-    for (int64_t at = 0; at < rows; at += chunk) {
+    /* Without a row once all the same: the gradients want their first writer. */
+    do {
         int64_t n = rows - at < chunk ? rows - at : chunk;
         bti_ref z = bti_rows(bti_all(p, logits), 0, n), hn = bti_rows(h, at, n);
         bti_emit(p, BT_OP_GEMM, BTI_OPERANDS([BT_GEMM_A] = hn, [BT_GEMM_B] = w, [BT_GEMM_C] = z),
@@ -39,7 +41,8 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
             bti_bias_grad(b, z, bti_grad(b, gen.b), beta);
         }
         bti_loop_next(p);
-    }
+        at += chunk;
+    } while (at < rows);
     bti_loop_end(p);
     b->table_written |= 1ull << gen.w;
 }

@@ -2,17 +2,22 @@
  *
  * Tensors that share storage (an output in place of a dying input) are one block. Blocks are placed
  * one after the other at the lowest offset where they hit no placed block that lives at the same
- * time; what decides the waste is the order. Several orders are tried, and then the blocks that
- * stick out at the top are moved to the front of the order while that helps. */
+ * time; what decides the waste is the order. Several orders are tried, and in each the blocks that
+ * stick out at the top are moved to the front while that helps. Where more than half a percent is
+ * lost still, places in the order are drawn by lot. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/status.h"
 #include "core/plan/program.h"
 
+/* Bounds the draws from one order: comparisons of blocks, about. */
+#define MOST_STEPS 20000000
+
 typedef struct block {
     int32_t first, last;
     uint64_t bytes; /* aligned, guard included */
+    uint64_t crowd; /* most bytes live at once while it lives */
     uint64_t offset;
 } block;
 
@@ -35,12 +40,13 @@ static int whole(const bti_program *p, const bti_ref *r) {
 }
 
 /* Output operand `out` of op k may take the storage of input `in`: both whole, equal bytes, the
- * input dies here and appears nowhere else in the op, the output begins here. */
+ * input dies here (a pinned one is wanted afterwards) and appears nowhere else in the op, the
+ * output begins here. */
 static int may_alias(const bti_program *p, int32_t k, int out, int in) {
     const bti_op_record *o = &p->op[k];
     if (o->t[in].id == 0 || !whole(p, &o->t[in]) || !whole(p, &o->t[out])) return 0;
     const bti_tensor *x = &p->tensor[o->t[in].id], *y = &p->tensor[o->t[out].id];
-    if (!has_place(x) || x->last != k || y->first != k || x->bytes != y->bytes) return 0;
+    if (!has_place(x) || x->pin || x->last != k || y->first != k || x->bytes != y->bytes) return 0;
     for (int i = 0; i < bti_op_info(o->op)->operands; i++)
         if (i != in && o->t[i].id == o->t[in].id) return 0;
     return 1;
@@ -77,8 +83,9 @@ static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, 
     return count;
 }
 
-/* Bytes live at each op (a block is live from its first op to its last, both included). */
-static uint64_t most_live(const block *blocks, int32_t count, int64_t *delta, int32_t ops,
+/* Most bytes live at an op (a block is live from its first op to its last, both included), and the
+ * most while each block lives. */
+static uint64_t most_live(block *blocks, int32_t count, int64_t *delta, int32_t ops,
                           int32_t *peak) {
     memset(delta, 0, ((size_t)ops + 1) * sizeof *delta);
     for (int32_t i = 0; i < count; i++) {
@@ -89,11 +96,15 @@ static uint64_t most_live(const block *blocks, int32_t count, int64_t *delta, in
     *peak = 0;
     for (int32_t k = 0; k < ops; k++) {
         live += delta[k];
+        delta[k] = live;
         if (live > best) {
             best = live;
             *peak = k;
         }
     }
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = blocks[i].first; k <= blocks[i].last; k++)
+            if ((uint64_t)delta[k] > blocks[i].crowd) blocks[i].crowd = (uint64_t)delta[k];
     return (uint64_t)best;
 }
 
@@ -103,6 +114,10 @@ static uint64_t in_heap(const state *s, uint64_t at, uint64_t bytes) {
     return align_up(at, s->heap);
 }
 
+static int together(const block *a, const block *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
 /* Lowest offset for block b among the placed ones. They are sorted by offset, so whatever lies
  * below `at` and lives at the same time has pushed `at` past its end already. */
 static uint64_t lowest_fit(const state *s, int32_t placed, const block *b) {
@@ -110,7 +125,7 @@ static uint64_t lowest_fit(const state *s, int32_t placed, const block *b) {
     for (int32_t i = 0; i < placed; i++) {
         const block *q = &s->blocks[s->sorted[i]];
         if (q->offset >= at + b->bytes) break;
-        if (q->last < b->first || b->last < q->first || q->offset + q->bytes <= at) continue;
+        if (!together(q, b) || q->offset + q->bytes <= at) continue;
         at = in_heap(s, q->offset + q->bytes, b->bytes);
     }
     return at;
@@ -138,29 +153,37 @@ static uint64_t place(state *s, const int32_t *order, uint64_t limit, int32_t *h
     return top;
 }
 
-/* Orders: larger first, earlier first, more bytes x time first. */
-typedef enum rule { BY_BYTES, BY_START, BY_AREA, RULES } rule;
+/* Orders: larger first, earlier first, more bytes x time first, what lives where most is live
+ * first, outwards from the op where most is live. */
+typedef enum rule { BY_BYTES, BY_START, BY_AREA, BY_CROWD, BY_DISTANCE, RULES } rule;
 typedef struct sort_by {
     const block *blocks;
     rule rule;
+    int32_t peak;
 } sort_by;
 
-static double weight(const block *b, rule r) {
+static double weight(const block *b, rule r, int32_t peak) {
     switch (r) {
     case BY_START:
         return -(double)b->first;
     case BY_AREA:
         return (double)b->bytes * (b->last - b->first + 1);
+    case BY_CROWD:
+        return (double)b->crowd;
+    case BY_DISTANCE:
+        return b->first > peak ? peak - b->first : b->last < peak ? b->last - peak : 0;
     default:
         return (double)b->bytes;
     }
 }
 
-static int compare(const void *a, const void *b, void *user) {
+static int compare(const void *p, const void *q, void *user) {
     const sort_by *by = user;
-    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
-    double x = weight(&by->blocks[i], by->rule), y = weight(&by->blocks[j], by->rule);
+    int32_t i = *(const int32_t *)p, j = *(const int32_t *)q;
+    const block *a = &by->blocks[i], *b = &by->blocks[j];
+    double x = weight(a, by->rule, by->peak), y = weight(b, by->rule, by->peak);
     if (x != y) return x < y ? 1 : -1;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
     return i < j ? -1 : 1;
 }
 
@@ -185,16 +208,44 @@ static uint64_t improve(state *s, uint64_t top, uint64_t live, int32_t highest) 
     return top;
 }
 
-/* Places the blocks in the best order found; gives the top. */
-static uint64_t place_best(state *s, int32_t *best, uint64_t live) {
+static uint64_t draw(uint64_t *lot, uint64_t below) {
+    *lot = *lot * 6364136223846793005u + 1442695040888963407u;
+    return (*lot >> 33) % below;
+}
+
+/* Moves the block that reaches the top, or now and then any other, before a block drawn by lot that
+ * lives at the same time; keeps what does not raise the top. The draws are the same every time. */
+static uint64_t shake(state *s, uint64_t top, uint64_t live, int32_t highest) {
+    size_t bytes = (size_t)s->count * sizeof *s->order;
+    uint64_t lot = 1;
+    int64_t tries = MOST_STEPS / ((int64_t)s->count * s->count + 1);
+    for (; tries > 0 && top > live + live / 200; tries--) {
+        int32_t from = draw(&lot, 4) ? highest : (int32_t)draw(&lot, (uint64_t)s->count);
+        int32_t to = from > 0 ? (int32_t)draw(&lot, (uint64_t)from) : 0, high = 0;
+        while (to > 0 && !together(&s->blocks[s->order[from]], &s->blocks[s->order[to]])) to--;
+        memcpy(s->trial, s->order, bytes);
+        memmove(&s->trial[to + 1], &s->trial[to], (size_t)(from - to) * sizeof *s->trial);
+        s->trial[to] = s->order[from];
+        uint64_t t = place(s, s->trial, top + 1, &high);
+        if (t > top) continue;
+        memcpy(s->order, s->trial, bytes);
+        top = t;
+        highest = high;
+    }
+    return top;
+}
+
+/* Places the blocks in the best order found; gives the top. Draws begin when no order will do. */
+static uint64_t place_best(state *s, int32_t *best, uint64_t live, int32_t peak) {
     uint64_t best_top = UINT64_MAX;
     size_t bytes = (size_t)s->count * sizeof *best;
     int32_t highest = 0;
-    for (rule r = 0; r < RULES && best_top > live + live / 200; r++) {
+    for (int n = 0; n < 2 * RULES && best_top > live + live / 200; n++) {
+        sort_by by = {s->blocks, (rule)(n % RULES), peak};
         for (int32_t i = 0; i < s->count; i++) s->order[i] = i;
-        qsort_r(s->order, (size_t)s->count, sizeof *s->order, compare, &(sort_by){s->blocks, r});
+        qsort_r(s->order, (size_t)s->count, sizeof *s->order, compare, &by);
         uint64_t top = place(s, s->order, UINT64_MAX, &highest);
-        top = improve(s, top, live, highest);
+        top = n < RULES ? improve(s, top, live, highest) : shake(s, top, live, highest);
         if (top < best_top) {
             best_top = top;
             memcpy(best, s->order, bytes);
@@ -247,7 +298,7 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
         goto done;
     }
     out->live = most_live(s.blocks, s.count, delta, p->ops, &out->peak_op);
-    out->bytes = s.count ? place_best(&s, best, out->live) : 0;
+    out->bytes = s.count ? place_best(&s, best, out->live, out->peak_op) : 0;
     for (bti_tid i = 1; i <= p->tensors; i++)
         if (block_of[i] >= 0) p->tensor[i].address = s.blocks[block_of[i]].offset;
     report(p, s.blocks, block_of, out);

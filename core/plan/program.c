@@ -91,19 +91,26 @@ bti_tid bti_tensor_fixed(bti_program *p, const char *name, bti_region region, ui
                                        .cols = cols});
 }
 
+/* In a program that failed, callers hold ids of tensors that were never declared. */
+static int exists(const bti_program *p, bti_tid id) { return id > 0 && id <= p->tensors; }
+
 void bti_tensor_pin(bti_program *p, bti_tid id) {
-    if (id > 0) p->tensor[id].pin = 1;
+    if (exists(p, id)) p->tensor[id].pin = 1;
 }
 
 void bti_tensor_pin_always(bti_program *p, bti_tid id) {
-    if (id > 0) p->tensor[id].pin = 2;
+    if (exists(p, id)) p->tensor[id].pin = 2;
 }
 
-int64_t bti_tensor_rows(const bti_program *p, bti_tid id) { return id ? p->tensor[id].rows : 0; }
-int64_t bti_tensor_cols(const bti_program *p, bti_tid id) { return id ? p->tensor[id].cols : 0; }
+int64_t bti_tensor_rows(const bti_program *p, bti_tid id) {
+    return exists(p, id) ? p->tensor[id].rows : 0;
+}
+int64_t bti_tensor_cols(const bti_program *p, bti_tid id) {
+    return exists(p, id) ? p->tensor[id].cols : 0;
+}
 
 bti_ref bti_all(const bti_program *p, bti_tid id) {
-    if (id == 0) return (bti_ref){0};
+    if (!exists(p, id)) return (bti_ref){0};
     return (bti_ref){.id = id, .rows = p->tensor[id].rows, .cols = p->tensor[id].cols};
 }
 

@@ -1,0 +1,279 @@
+#include "core/decode/decoder.h"
+
+#include <string.h>
+
+#include "core/base/status.h"
+
+/* Tokens a sentence that room is planned for, beside one of full length. */
+#define PLANNED_SOURCE 64
+#define PLANNED_TARGET 48
+
+struct bti_decoder {
+    bti_decoder_config cfg;
+    const bti_model *model;
+    bti_places places;
+    bti_decode_staging staging; /* offsets in the region, `base` included */
+    uint64_t base;
+    bti_decode_shape caps;
+    bti_layout layout;
+    bti_program *plan, *program;
+    bti_tid *scratch;
+    const bti_arena *arena;
+    bti_beam *beam;
+    char *host;   /* staging */
+    float *value; /* hypotheses x candidates */
+    int32_t *id;
+    int32_t *history[2]; /* hypotheses x steps: cache rows, of this step and of the one before */
+    int32_t *source_row; /* where each sentence of the batch begins, and its rows */
+    int32_t *source_count;
+    int32_t *limit;
+};
+
+void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, int32_t unk,
+                          int32_t pad) {
+    cfg->start = start;
+    cfg->end = end;
+    cfg->forbid[0] = start == end ? -1 : start;
+    cfg->forbid[1] = pad == end ? -1 : pad;
+    cfg->forbid[2] = unk == end ? -1 : unk;
+    for (int i = 3; i < BT_TOPK_FORBID; i++) cfg->forbid[i] = -1;
+}
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
+    int64_t length = d->cfg.length, beam = d->cfg.beam;
+    int64_t source = length + (batch - 1) * min64(length, PLANNED_SOURCE);
+    int64_t cache = beam * (length + (batch - 1) * min64(length, PLANNED_TARGET));
+    bti_decode_shape s = {.sentences = batch,
+                          .source_rows = BTI_ROUND_TILE(source),
+                          .hypotheses = batch * beam,
+                          .hypothesis_rows = BTI_ROUND_TILE(batch * beam),
+                          .steps = length,
+                          .cache_rows = cache + BTI_DECODE_TILE,
+                          .candidates = min64(2 * beam, d->model->vocab[1])};
+    s.logit_rows = min64(s.hypothesis_rows, 8 * BTI_DECODE_TILE);
+    return s;
+}
+
+static bti_beam_config beam_config(const bti_decoder *d) {
+    return (bti_beam_config){.beam = d->cfg.beam,
+                             .candidates = (int32_t)d->caps.candidates,
+                             .end = d->cfg.end,
+                             .length_penalty = d->cfg.length_penalty,
+                             .nbest = 1,
+                             .max_sentences = (int32_t)d->caps.sentences,
+                             .max_length = (int32_t)d->caps.steps};
+}
+
+bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                          const bti_places *places, uint64_t staging, const bti_decoder_config *cfg,
+                          int64_t batch, bti_decoder **out) {
+    uint64_t align = info->alignment;
+    bti_decode_program unused;
+    bt_status status;
+    bti_decoder *d = bti_alloc(1, sizeof *d);
+    if (d == NULL) return BT_ENOMEM;
+    d->cfg = *cfg;
+    d->model = m;
+    d->places = *places;
+    d->base = staging;
+    d->caps = caps_for(d, batch);
+    bti_decode_staging_plan(&d->caps, align, &d->staging);
+    for (int i = 0; i < BTI_DECODE_TABLES; i++) d->staging.at[i] += staging;
+    d->scratch = bti_alloc(2 * (size_t)m->cfg.decoder_layers, sizeof *d->scratch);
+    status =
+        d->scratch == NULL ? BT_ENOMEM : bti_program_new("translation", planning, info, &d->plan);
+    if (status == BT_OK)
+        status = bti_model_emit_decode(d->plan, m, &d->places, &d->staging, &d->caps, cfg->forbid,
+                                       d->scratch, &unused);
+    if (status == BT_OK)
+        status = bti_layout_make(
+            d->plan,
+            &(bti_layout_options){.alignment = align, .heap = info->max_alloc / align * align},
+            &d->layout);
+    if (status != BT_OK) {
+        bti_decoder_free(d);
+        return status;
+    }
+    *out = d;
+    return BT_OK;
+}
+
+void bti_decoder_free(bti_decoder *d) {
+    if (d == NULL) return;
+    bti_beam_free(d->beam);
+    if (d->host != NULL) d->arena->dev->ops->host_free(d->arena->dev, d->host);
+    bti_free(d->value);
+    bti_free(d->id);
+    bti_free(d->history[0]);
+    bti_free(d->history[1]);
+    bti_free(d->source_row);
+    bti_free(d->source_count);
+    bti_free(d->limit);
+    bti_program_free(d->plan);
+    bti_program_free(d->program);
+    bti_free(d->scratch);
+    bti_free(d);
+}
+
+uint64_t bti_decoder_dynamic_bytes(const bti_decoder *d) { return d->layout.bytes; }
+uint64_t bti_decoder_staging_bytes(const bti_decoder *d) { return d->staging.bytes; }
+
+uint64_t bti_decoder_host_bytes(const bti_decoder *d) {
+    bti_beam_config beam = beam_config(d);
+    uint64_t hyps = (uint64_t)d->caps.hypothesis_rows;
+    return bti_beam_bytes(&beam) + d->staging.bytes + hyps * (uint64_t)d->caps.candidates * 8 +
+           2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12;
+}
+
+bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
+    size_t hyps = (size_t)d->caps.hypothesis_rows, n = (size_t)d->caps.sentences;
+    size_t steps = (size_t)d->caps.steps, best = hyps * (size_t)d->caps.candidates;
+    bti_beam_config beam = beam_config(d);
+    void *host;
+    d->arena = arena;
+    BT_TRY(bti_beam_new(&beam, &d->beam));
+    d->value = bti_alloc(best, sizeof *d->value);
+    d->id = bti_alloc(best, sizeof *d->id);
+    d->history[0] = bti_alloc(hyps * steps, sizeof **d->history);
+    d->history[1] = bti_alloc(hyps * steps, sizeof **d->history);
+    d->source_row = bti_alloc(n, sizeof *d->source_row);
+    d->source_count = bti_alloc(n, sizeof *d->source_count);
+    d->limit = bti_alloc(n, sizeof *d->limit);
+    if (d->value == NULL || d->id == NULL || d->history[0] == NULL || d->history[1] == NULL ||
+        d->source_row == NULL || d->source_count == NULL || d->limit == NULL)
+        return BT_ENOMEM;
+    BT_TRY(arena->dev->ops->host_alloc(arena->dev, d->staging.bytes, &host));
+    d->host = host;
+    BT_TRY(bti_program_new("translation", d->plan->planning, &d->plan->info, &d->program));
+    return bti_program_reserve(d->program, d->plan);
+}
+
+/* ---- a batch ----------------------------------------------------------------------------- */
+
+static int64_t limit_of(const bti_decoder *d, int64_t source) {
+    int64_t limit = d->cfg.max_length ? d->cfg.max_length : 2 * source + 10;
+    return min64(limit, d->caps.steps);
+}
+
+int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source, int64_t from,
+                          int64_t n) {
+    int64_t rows = 0, cache = 0, i = from;
+    for (; i < n && i - from < d->caps.sentences; i++) {
+        rows += source[i]->count;
+        cache += d->cfg.beam * limit_of(d, source[i]->count);
+        if (i > from &&
+            (rows > d->caps.source_rows || cache + BTI_DECODE_TILE > d->caps.cache_rows))
+            break;
+    }
+    return i - from;
+}
+
+static int32_t *table(bti_decoder *d, int which) {
+    return (int32_t *)(d->host + (d->staging.at[which] - d->base));
+}
+
+static void sequence(int32_t *seq, int64_t q_row, int64_t q_count, int64_t k_row, int64_t k_count,
+                     int64_t position) {
+    seq[BT_SEQ_QUERY_ROW] = (int32_t)q_row;
+    seq[BT_SEQ_QUERY_COUNT] = (int32_t)q_count;
+    seq[BT_SEQ_KEY_ROW] = (int32_t)k_row;
+    seq[BT_SEQ_KEY_COUNT] = (int32_t)k_count;
+    seq[BT_SEQ_PLACE] = 0;
+    seq[BT_SEQ_QUERY_POS] = (int32_t)position;
+}
+
+/* Fills rows from .. to-1 that complete the last tile. */
+static void fill_tile(int32_t *ids, int32_t *rowpos, int64_t from, int64_t to) {
+    for (int64_t r = from; r < to; r++) ids[r] = rowpos[2 * r] = rowpos[2 * r + 1] = 0;
+}
+
+/* Tables of the encoder; gives the rows, whole tiles. */
+static int64_t stage_source(bti_decoder *d, const bti_source *const *source, int64_t n) {
+    int32_t *ids = table(d, BTI_DECODE_SOURCE_IDS), *rowpos = table(d, BTI_DECODE_SOURCE_ROWPOS);
+    int64_t row = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t count = source[i]->count;
+        d->source_row[i] = (int32_t)row;
+        d->source_count[i] = (int32_t)count;
+        sequence(table(d, BTI_DECODE_SEQ_ENCODER) + i * BT_SEQ_COLS, row, count, row, count, 0);
+        for (int64_t j = 0; j < count; j++, row++) {
+            ids[row] = source[i]->ids[j];
+            rowpos[2 * row] = 0;
+            rowpos[2 * row + 1] = (int32_t)j;
+        }
+    }
+    fill_tile(ids, rowpos, row, BTI_ROUND_TILE(row));
+    return BTI_ROUND_TILE(row);
+}
+
+/* Tables of a step: newest symbols, positions, and the cache rows that each hypothesis descends
+ * from; this step's rows begin at `cache_row`. */
+static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_row) {
+    int32_t *ids = table(d, BTI_DECODE_IDS), *rowpos = table(d, BTI_DECODE_ROWPOS);
+    int64_t steps = d->caps.steps, at = live->step;
+    int32_t *old = d->history[(at + 1) % 2], *new = d->history[at % 2];
+    for (int64_t i = 0; i < live->count; i++) {
+        int32_t s = live->sentence[i], *rows = new + i *steps;
+        ids[i] = live->last[i] < 0 ? d->cfg.start : live->last[i];
+        rowpos[2 * i] = 0;
+        rowpos[2 * i + 1] = (int32_t)at;
+        if (live->row[i] >= 0) memcpy(rows, old + live->row[i] * steps, (size_t)at * sizeof *rows);
+        rows[at] = (int32_t)(cache_row + i);
+        sequence(table(d, BTI_DECODE_SEQ_SELF) + i * BT_SEQ_COLS, i, 1, 0, at + 1, at);
+        sequence(table(d, BTI_DECODE_SEQ_CROSS) + i * BT_SEQ_COLS, i, 1, d->source_row[s],
+                 d->source_count[s], at);
+    }
+    fill_tile(ids, rowpos, live->count, BTI_ROUND_TILE(live->count));
+    memcpy(table(d, BTI_DECODE_KIDX), new, (size_t)(live->count * steps) * sizeof *new);
+}
+
+static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sentences,
+                          int64_t source_rows, int64_t cache_row) {
+    bti_decode_shape shape = d->caps;
+    bti_decode_program p;
+    shape.sentences = sentences;
+    shape.source_rows = source_rows;
+    shape.hypotheses = live->count;
+    shape.hypothesis_rows = BTI_ROUND_TILE(live->count);
+    shape.cache_row = cache_row;
+    stage_step(d, live, cache_row);
+    bt_dev *dev = d->arena->dev;
+    bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base);
+    uint64_t used =
+        d->staging.at[BTI_DECODE_KIDX] + (uint64_t)(live->count * d->caps.steps) * sizeof(int32_t);
+    const bt_dev_ops *ops = dev->ops;
+    BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host, used));
+    BT_TRY(bti_model_emit_decode(d->program, d->model, &d->places, &d->staging, &shape,
+                                 d->cfg.forbid, d->scratch, &p));
+    BT_TRY(bti_layout_take(d->program, d->plan));
+    BT_TRY(bti_program_run(d->program, d->arena, 0, live->step == 0 ? 0 : p.encode_ops,
+                           d->program->ops, NULL));
+    uint64_t bytes = (uint64_t)(live->count * shape.candidates) * sizeof(float);
+    v = bti_arena_view(d->arena, d->program, bti_all(d->program, p.value), 0);
+    BT_TRY(ops->download(dev, NULL, d->value, v.buf, v.off, bytes));
+    v = bti_arena_view(d->arena, d->program, bti_all(d->program, p.id), 0);
+    BT_TRY(ops->download(dev, NULL, d->id, v.buf, v.off, bytes));
+    return ops->sync(dev, NULL);
+}
+
+bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64_t n,
+                          bti_hypothesis *best) {
+    for (int64_t i = 0; i < n; i++) d->limit[i] = (int32_t)limit_of(d, source[i]->count);
+    BT_TRY(bti_beam_start(d->beam, (int32_t)n, d->limit));
+    int64_t source_rows = stage_source(d, source, n), cache_row = 0;
+    for (;;) {
+        bti_beam_live live = bti_beam_get_live(d->beam);
+        if (live.count == 0) break;
+        if (d->cfg.stop != NULL && *d->cfg.stop) return bti_fail(BT_ESTOPPED, "stopped on request");
+        BT_TRY(run_step(d, &live, n, source_rows, cache_row));
+        cache_row += live.count;
+        BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int32_t count;
+        BT_TRY(bti_beam_results(d->beam, (int32_t)i, &best[i], &count));
+    }
+    return BT_OK;
+}

@@ -1,0 +1,246 @@
+/* Allocations: none in a warm update, every one may fail. Device calls: every one may fail. */
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdatomic.h>
+
+#include "backends/registry.h"
+#include "backends/trace.h"
+#include "tests/kit.h"
+#include "tests/train_parts.h"
+
+/* ---- the C library's requests, counted while a flag is on --------------------------------------
+ */
+
+#if defined(__SANITIZE_ADDRESS__)
+#define COUNTED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define COUNTED 0
+#endif
+#endif
+#if !defined(COUNTED) && defined(__GLIBC__)
+#define COUNTED 1
+#endif
+
+static atomic_int counting;
+static atomic_long requests, openmp_requests;
+
+#if COUNTED
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+extern void *__libc_memalign(size_t alignment, size_t n);
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* libgomp frees its team's record and takes another (1.6 kB) when a region has fewer or more
+ * threads than the one before; that is its own, and does not grow. */
+static int of_openmp(const void *caller) {
+    Dl_info info;
+    return dladdr(caller, &info) != 0 && strstr(info.dli_fname, "libgomp") != NULL;
+}
+#define note() note_from(__builtin_return_address(0))
+static void note_from(const void *caller) {
+    if (!atomic_load_explicit(&counting, memory_order_relaxed)) return;
+    atomic_fetch_add(of_openmp(caller) ? &openmp_requests : &requests, 1);
+}
+EXPORT void *malloc(size_t n) {
+    note();
+    return __libc_malloc(n);
+}
+EXPORT void *calloc(size_t n, size_t size) {
+    note();
+    return __libc_calloc(n, size);
+}
+EXPORT void *realloc(void *p, size_t n) {
+    note();
+    return __libc_realloc(p, n);
+}
+EXPORT void *memalign(size_t alignment, size_t n) {
+    note();
+    return __libc_memalign(alignment, n);
+}
+EXPORT void *aligned_alloc(size_t alignment, size_t n) {
+    note();
+    return __libc_memalign(alignment, n);
+}
+EXPORT int posix_memalign(void **out, size_t alignment, size_t n) {
+    note();
+    void *p = __libc_memalign(alignment, n);
+    if (p == NULL) return 12;
+    *out = p;
+    return 0;
+}
+#endif
+
+static mk_setup four(int64_t rows) {
+    static const int64_t source[] = {5, 3, 8, 2}, target[] = {4, 7, 1, 6};
+    mk_setup s = mk_defaults();
+    s.model.dropout = s.model.attention_dropout = 0.1;
+    s.sentence = mk_sentences(4, source, target, 97, 1);
+    s.sentences = 4;
+    s.plan.force_rows[0] = s.plan.force_rows[1] = rows;
+    s.plan.force_logit_rows = 5;
+    s.plan.force_recompute_layers = 2;
+    return s;
+}
+
+START_TEST(warm_updates_allocate_nothing) {
+    mk_setup s = four(_i ? 9 : 18);
+    mk_model m = mk_open(&s);
+    bti_update_result r;
+    kit_ok(bti_engine_update(m.engine, s.sentence, 4, 1, 1e-3, &r));
+    ck_assert_int_eq(r.micro_batches > 1, _i);
+    uint64_t before = bti_alloc_count();
+    atomic_store(&requests, 0);
+    atomic_store(&counting, 1);
+    bt_status status = BT_OK;
+    for (int64_t u = 2; u <= 6 && status == BT_OK; u++)
+        status = bti_engine_update(m.engine, s.sentence + (u % 2), 4 - (u % 2), u, 1e-3, &r);
+    atomic_store(&counting, 0);
+    kit_ok(status);
+    ck_assert_uint_eq(bti_alloc_count(), before);
+    ck_assert_int_eq(atomic_load(&requests), 0);
+    printf("warm updates: 0 requests, and %ld of OpenMP for its teams\n",
+           atomic_load(&openmp_requests));
+#if COUNTED
+    atomic_store(&counting, 1);
+    free(malloc(1));
+    atomic_store(&counting, 0);
+    ck_assert_int_eq(atomic_load(&requests), 1);
+#else
+    kit_skip("requests of the C library are not counted under a sanitizer; bti_alloc's are");
+#endif
+    mk_close(&m);
+}
+END_TEST
+
+/* ---- the n-th request fails --------------------------------------------------------------------
+ */
+
+START_TEST(allocation_fails) {
+    mk_setup s = four(9);
+    bt_dev *dev = mk_device(kit_backend(), NULL);
+    bti_workload w = mk_workload(s.sentence, 4);
+    bti_model *model = NULL;
+    bti_run_plan *plan = NULL;
+    bti_engine *engine = NULL;
+    int stage[3] = {0, 0, 0};
+    for (int k = 0; k < 3; k++)
+        for (bt_status status = BT_ENOMEM; status != BT_OK;) {
+            bti_alloc_fail_at((uint64_t)++stage[k]);
+            status = k == 0 ? bti_model_new(&s.model, 97, 97, BT_F32, &model)
+                     : k == 1
+                         ? bti_plan_search(model, dev->driver->planning, &dev->info, &w, 8, &s.plan,
+                                           &plan)
+                         : bti_engine_new(dev, model, plan, 4, w.max_rows[1], &s.engine, &engine);
+            bti_alloc_fail_at(0);
+            if (status == BT_OK) break;
+            ck_assert_int_eq(status, BT_ENOMEM);
+            ck_assert_ptr_nonnull(strstr(bt_last_error(), "memory"));
+            ck_assert(k == 0 ? model == NULL : k == 1 ? plan == NULL : engine == NULL);
+        }
+    ck_assert_int_gt(stage[0], 3);
+    ck_assert_int_gt(stage[1], 8);
+    ck_assert_int_gt(stage[2], 8);
+    kit_ok(bti_engine_init(engine));
+    bti_update_result r;
+    kit_ok(bti_engine_update(engine, s.sentence, 4, 1, 1e-3, &r));
+    bti_engine_free(engine);
+    bti_run_plan_free(plan);
+    bti_model_free(model);
+    bti_device_close(dev);
+}
+END_TEST
+
+/* ---- the n-th device call fails ----------------------------------------------------------------
+ */
+
+typedef struct traced {
+    bt_dev *dev;
+    bti_model *model;
+    bti_run_plan *plan;
+    bti_workload w;
+} traced;
+
+static traced traced_new(const mk_setup *s) {
+    traced t = {.dev = mk_device(kit_str("trace:%s", kit_backend()), NULL),
+                .w = mk_workload(s->sentence, 4)};
+    bti_trace_options(t.dev)->time = 0;
+    kit_ok(bti_model_new(&s->model, 97, 97, BT_F32, &t.model));
+    kit_ok(bti_plan_search(t.model, t.dev->driver->planning, &t.dev->info, &t.w, 8, &s->plan,
+                           &t.plan));
+    return t;
+}
+
+static void traced_free(traced *t) {
+    bti_run_plan_free(t->plan);
+    bti_model_free(t->model);
+    bti_device_close(t->dev);
+}
+
+/* Opens an engine and runs an update with the n-th call failing; gives the status. */
+static bt_status fail_at(const traced *t, const mk_setup *s, uint64_t n, int at_open) {
+    bt_trace_options *o = bti_trace_options(t->dev);
+    bti_engine *e = NULL;
+    bti_update_result r = {.loss = -1};
+    if (at_open) o->fail_at = n;
+    bt_status status =
+        bti_engine_new(t->dev, t->model, t->plan, 4, t->w.max_rows[1], &s->engine, &e);
+    if (status == BT_OK && at_open) status = bti_engine_init(e);
+    if (!at_open) {
+        kit_ok(status);
+        kit_ok(bti_engine_init(e));
+        o->fail_at = n;
+        status = bti_engine_update(e, s->sentence, 4, 1, 1e-3, &r);
+        ck_assert((status == BT_OK) == (r.loss > 0));
+    }
+    if (status != BT_OK) ck_assert_ptr_nonnull(strstr(bt_last_error(), "as was asked for"));
+    o->fail_at = 0;
+    bti_engine_free(e);
+    return status;
+}
+
+START_TEST(device_call_fails) {
+    mk_setup s = four(9);
+    traced t = traced_new(&s);
+    for (int at_open = 0; at_open < 2; at_open++) {
+        bt_status status = BT_EDEVICE;
+        uint64_t n = 0;
+        while (status == BT_EDEVICE) {
+            n += 1 + n / 16;
+            status = fail_at(&t, &s, n, at_open);
+        }
+        kit_ok(status);
+        ck_assert_uint_gt(n, at_open ? 20 : 200);
+    }
+    traced_free(&t);
+}
+END_TEST
+
+/* A call that failed once is no reason to stop for ever: the same update again is right. */
+START_TEST(device_recovers) {
+    mk_setup s = four(9);
+    traced t = traced_new(&s);
+    bti_engine *e;
+    bti_update_result want, r;
+    kit_ok(bti_engine_new(t.dev, t.model, t.plan, 4, t.w.max_rows[1], &s.engine, &e));
+    kit_ok(bti_engine_init(e));
+    kit_ok(bti_engine_update(e, s.sentence, 4, 1, 0, &want));
+    for (uint64_t n = 1; n < 200; n += 37) {
+        bti_trace_options(t.dev)->fail_at = n;
+        ck_assert_int_eq(bti_engine_update(e, s.sentence, 4, 1, 0, &r), BT_EDEVICE);
+        kit_ok(bti_engine_update(e, s.sentence, 4, 1, 0, &r));
+        ck_assert(r.loss == want.loss && r.grad_norm == want.grad_norm);
+    }
+    bti_engine_free(e);
+    traced_free(&t);
+}
+END_TEST
+
+void add_train_fault(TCase *tc) {
+    tcase_add_loop_test(tc, warm_updates_allocate_nothing, 0, 2);
+    tcase_add_test(tc, allocation_fails);
+    tcase_add_test(tc, device_call_fails);
+    tcase_add_test(tc, device_recovers);
+}

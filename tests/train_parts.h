@@ -1,0 +1,12 @@
+/* Parts of the train suite. */
+#ifndef BANTAM_TESTS_TRAIN_PARTS_H
+#define BANTAM_TESTS_TRAIN_PARTS_H
+
+#include "tests/model_kit.h"
+
+void add_train_fault(TCase *tc);
+void add_train_grad(TCase *tc);
+void add_train_resume(TCase *tc);
+void add_train_split(TCase *tc);
+
+#endif

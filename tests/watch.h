@@ -1,0 +1,22 @@
+/* Updates under watch: after each op every byte of the device is compared with what it was, and
+ * only what the op writes may differ; what has died is filled with NaN. */
+#ifndef BANTAM_TESTS_WATCH_H
+#define BANTAM_TESTS_WATCH_H
+
+#include "tests/model_kit.h"
+
+typedef struct wt_result {
+    double loss[16], norm[16];
+    double *gradients, *weights; /* after the last update; malloc */
+    int64_t count, ops, poisoned, in_place;
+    int64_t micro_batches;
+} wt_result;
+
+/* `updates` updates over all sentences of the setup. With `watched`: guards, poison, comparison and
+ * a margin past each allocation. */
+wt_result wt_run(const mk_setup *setup, int updates, int watched);
+void wt_free(wt_result *r);
+/* Bit-equal losses, norms, gradients and weights. */
+void wt_same(const wt_result *a, const wt_result *b, int updates);
+
+#endif
