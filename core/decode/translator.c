@@ -16,13 +16,7 @@
 #include "core/train/session.h"
 
 #define DEFAULT_BATCH 64
-<<<<<<< HEAD
 #define MAX_BEAM 1024 /* as validation.beam */
-/* Tokens a sentence that room is planned for, beside one of full length. */
-#define PLANNED_SOURCE 64
-#define PLANNED_TARGET 48
-=======
->>>>>>> main
 
 struct bt_translator {
     bt_translate_options options;
