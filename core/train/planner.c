@@ -38,6 +38,7 @@ typedef struct search {
     bti_program *step, *mean, *update;
     uint32_t *keep;
     uint64_t update_bytes;
+    int exact; /* what does not fit is laid out all the same */
     double update_seconds;
 } search;
 
@@ -129,6 +130,14 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
+/* Bytes that a dynamic region may have within the budget; 0: no limit. */
+static uint64_t dynamic_limit(const search *s, const bti_run_plan *plan) {
+    uint64_t others = s->opt->runtime;
+    if (s->opt->budget == 0 || s->exact) return 0;
+    for (int r = 0; r < BTI_REGION_DYNAMIC; r++) others += plan->region[r];
+    return s->opt->budget > others ? s->opt->budget - others : 1;
+}
+
 /* Emits, lays out and counts one candidate into `plan` (its programs excepted). BT_EFIT when a
  * tensor is larger than a heap. */
 static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *plan) {
@@ -140,10 +149,13 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);
     BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows));
-    bti_layout_options layout = {.alignment = align, .heap = plan->heap, .guard = s->opt->guard};
-    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
     plan->places = s->places;
     plan->region[BTI_REGION_STAGING] = 2 * s->places.staging.bytes;
+    bti_layout_options layout = {.alignment = align,
+                                 .heap = plan->heap,
+                                 .guard = s->opt->guard,
+                                 .most = dynamic_limit(s, plan)};
+    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
     plan->region[BTI_REGION_DYNAMIC] =
         plan->layout.bytes > s->update_bytes ? plan->layout.bytes : s->update_bytes;
     plan->largest = plan->layout.largest ? s->step->tensor[plan->layout.largest].name : "";
@@ -256,6 +268,7 @@ static bt_status find_smallest(search *s, bti_run_plan *plan) {
     int32_t low, high;
     recompute_range(s, &low, &high);
     candidate c = {s->w->max_sentences, 0, chunk_at(s, CHUNKS - 1)};
+    s->exact = 1;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
         c.recompute_layers = middle;
@@ -270,6 +283,7 @@ static bt_status find_smallest(search *s, bti_run_plan *plan) {
     }
     c.recompute_layers = low;
     BT_TRY(count_candidate(s, &c, plan));
+    s->exact = 0;
     return predict(s, plan);
 }
 
@@ -347,6 +361,7 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     /* The programs hold the last candidate: emit the chosen one again. */
     candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->logit_rows};
     double seconds = plan->seconds;
+    s.exact = 1;
     if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
     plan->seconds = seconds;
     bti_program_free(s.mean);
