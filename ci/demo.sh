@@ -48,14 +48,42 @@ dir=$(cd "$dir" && pwd)
 bantam=$root/build/bantam
 # What is left for translating and scoring after training stops.
 reserve=${BANTAM_DEMO_RESERVE:-60}
+# Test sentences that the untrained model translates.
+few=100
 
 # The time spent by earlier runs of this demo counts.
 spent=0
 if [ -s "$dir/seconds" ]; then spent=$(cat "$dir/seconds"); fi
 note_time() { echo $((spent + SECONDS)) >"$dir/seconds"; }
 trap note_time EXIT
-trap 'echo; echo "Interrupted. Run the same command again to go on."; exit 130' INT
-trap 'exit 143' TERM
+# A signal is handed to the running program once, as SIGTERM; it saves a checkpoint and ends. It runs
+# in a session of its own, since a terminal's Ctrl-C would reach it a second time and end it at once.
+child=""
+interrupted() {
+    if [ -n "$child" ] && kill -TERM "$child" 2>/dev/null; then wait "$child" || true; fi
+    printf '\nInterrupted. Run the same command again to go on.\n'
+    exit "$1"
+}
+trap 'interrupted 130' INT
+trap 'interrupted 143' TERM HUP
+
+# run SECONDS COMMAND...: runs it, tells it to stop after that time (0: never), returns its status.
+run() {
+    local stop=$((SECONDS + $1)) ends=$1 status=0
+    shift
+    setsid "$@" &
+    child=$!
+    while kill -0 "$child" 2>/dev/null; do
+        if [ "$ends" -gt 0 ] && [ $SECONDS -ge $stop ]; then
+            kill -TERM "$child" 2>/dev/null || true
+            ends=0
+        fi
+        sleep 0.5
+    done
+    wait "$child" || status=$?
+    child=""
+    return $status
+}
 
 say() {
     note_time
@@ -130,17 +158,28 @@ YAML
 # An untrained model, for comparison: stopped after its first update.
 make_untrained() {
     if [ -s "$dir/untrained.en" ]; then return; fi
-    "$bantam" train "$dir/run.yaml" --set output=untrained --set validation.every=0 \
-        --device "$device" --updates 1
-    # Beam 1: such a model ends no sentence by itself, a wide beam would take minutes.
-    translate untrained 1
+    run 0 "$bantam" train "$dir/run.yaml" --set output=untrained --set validation.every=0 \
+        --device "$device" --updates 1 --resume
+    # Such a model ends no sentence by itself: all sentences, or a wide beam, would take minutes.
+    translate untrained "$few" 1
 }
 
-# translate MODEL BEAM: the test sentences into DIR/MODEL.en, whole or not at all.
+# translate MODEL COUNT BEAM: the first test sentences into DIR/MODEL.en, whole or not at all.
 translate() {
-    "$bantam" translate "$dir/$1" --input "$dir/text/test.de" --output "$dir/$1.tmp" \
-        --beam "$2" --device "$device"
+    head -n "$2" "$dir/text/test.de" >"$dir/$1.de.tmp"
+    run 0 "$bantam" translate "$dir/$1" --input "$dir/$1.de.tmp" --output "$dir/$1.tmp" \
+        --beam "$3" --device "$device"
+    rm "$dir/$1.de.tmp"
     mv "$dir/$1.tmp" "$dir/$1.en"
+}
+
+# bleu TITLE MODEL COUNT: one line.
+bleu() {
+    head -n "$3" "$dir/$2.en" >"$dir/hypothesis.tmp"
+    head -n "$3" "$dir/text/test.en" >"$dir/reference.tmp"
+    printf '%-28s ' "$1, $3 sentences"
+    "$bantam" score "$dir/hypothesis.tmp" "$dir/reference.tmp"
+    rm "$dir/hypothesis.tmp" "$dir/reference.tmp"
 }
 
 # Trains until the time is up; 128+15 is the status after SIGTERM, with a complete checkpoint.
@@ -154,31 +193,24 @@ train() {
         left=60
     fi
     echo "Training stops in $left s. Ctrl-C is safe: run this again and it goes on."
-    timeout --foreground --preserve-status --signal=TERM --kill-after=120 "$left" \
-        "$bantam" train "$dir/run.yaml" --resume --device "$device" || status=$?
-    case $status in
-    0 | 143) ;;
-    130)
-        echo "Interrupted. Run the same command again to go on."
-        exit 130
-        ;;
-    *)
+    run "$left" "$bantam" train "$dir/run.yaml" --resume --device "$device" || status=$?
+    if [ $status -ne 0 ] && [ $status -ne 143 ]; then
         echo "demo.sh: training ended with status $status" >&2
         exit $status
-        ;;
-    esac
+    fi
 }
 
 # Three held-out sentences of middling length with reference and translations.
 show_samples() {
     paste -d '\n' "$dir/text/test.de" "$dir/text/test.en" "$dir/untrained.en" "$dir/model.en" |
+        head -n $((4 * few)) |
         awk 'BEGIN { split("source reference untrained trained", name, " ") }
              { line[NR % 4] = $0 }
              NR % 4 == 1 { words = NF }
              NR % 4 == 0 && words > 8 && words < 16 && NR / 4 > next_at {
                  for (i = 1; i <= 4; i++) printf "  %-10s %s\n", name[i], substr(line[i % 4], 1, 160)
                  print ""
-                 next_at = NR / 4 + 300
+                 next_at = NR / 4 + 25
                  if (++shown == 3) exit
              }'
 }
@@ -194,13 +226,13 @@ say "An untrained model, for comparison"
 make_untrained
 say "Training; $dir/model/log.jsonl has a line for each update"
 train
-say "Translating $(wc -l <"$dir/text/test.de") sentences that were in no training text"
-translate model 4
+count=$(wc -l <"$dir/text/test.de")
+say "Translating $count sentences that were in no training text"
+translate model "$count" 4
 say "BLEU"
-printf 'untrained  '
-"$bantam" score "$dir/untrained.en" "$dir/text/test.en"
-printf 'trained    '
-"$bantam" score "$dir/model.en" "$dir/text/test.en"
+bleu untrained untrained "$few"
+bleu trained model "$few"
+bleu trained model "$count"
 echo
 show_samples
 cat <<TEXT
@@ -212,6 +244,6 @@ Everything lies in $dir:
 Try next:
   echo 'Speichern Sie das Dokument.' | build/bantam translate $dir/model
   build/bantam plan $dir/run.yaml --memory 1GiB
-  ci/demo.sh --minutes $((minutes * 4))
+  ci/demo.sh --minutes $((minutes * 4)) --dir $dir
 TEXT
 say "Done"

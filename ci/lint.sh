@@ -51,8 +51,16 @@ mapfile -t engine < <(matching '^core/.*\.(c|cc)$')
 mapfile -t rest < <(matching '^(backends|cpu|tests)/.*\.(c|cc)$')
 mapfile -t scripts < <(matching '^(\.ci/run|(ci|tests)/.*\.sh)$')
 
+# Names the files; `clang-format -i FILE` mends them.
+format_all() {
+    local out
+    out=$(clang-format --dry-run -Werror "${sources[@]}" 2>&1) && return 0
+    printf '%s\n' "$out" | sed -n 's/^\([^: ]*\):[0-9]*:[0-9]*: error: /\1: /p' | sort | uniq -c
+    return 1
+}
+
 check rules ci/lint_rules.sh "${files[@]}"
-check clang-format clang-format --dry-run -Werror "${sources[@]}"
+check clang-format format_all
 check shellcheck shellcheck "${scripts[@]}"
 
 clang_build() {

@@ -130,7 +130,7 @@ of() { printf '%s\n' "${files[@]}" | grep -E "$1" | grep -vE "${2:-^$}"; }
 
 files=("$@")
 mapfile -t core < <(of '^core/.*\.(c|h|cc|inc)$')
-mapfile -t core_library < <(of '^core/.*\.(c|h|cc|inc)$' '^core/(cli/|base/status\.c)')
+mapfile -t core_library < <(of '^core/.*\.(c|h|cc|inc)$' '^core/(cli/|base/status\.[ch]$)')
 mapfile -t backends < <(of '^(backends|cpu)/.*\.(c|h|inc)$')
 mapfile -t outside_tests < <(of '^(core|backends|cpu)/.*\.(c|h|cc|inc)$')
 mapfile -t sized < <(of '^(core|backends|cpu|tests|kernels_cl|kernels_cuda)/.*\.(c|h|cc|cl|cu|cuh)$')

@@ -8,7 +8,8 @@
 set -eu
 
 build="gcc g++ make cmake ninja-build pkg-config libopenblas0-openmp libsentencepiece-dev
-       libyaml-dev libjansson-dev libxxhash-dev zlib1g-dev check"
+       libyaml-dev libjansson-dev libxxhash-dev zlib1g-dev libutf8proc-dev
+       libpcre2-dev libmsgpack-dev check"
 demo="python3"
 all="clang clang-format clang-tidy cppcheck shellcheck git python3"
 

@@ -176,18 +176,34 @@ BT_API bt_status bt_translate(bt_translator *translator, const char *const *line
 /* ---- Scores -------------------------------------------------------------------------------------
  */
 
+/* Zero-initialised: all defaults. */
+typedef struct bt_score_options {
+    const char *tokenize; /* for BLEU: "13a" (the default), "none", "intl", "char" or "zh" */
+    int lowercase;
+    int chrf;       /* chrF as well */
+    int word_order; /* of chrF: 0, or 2 for chrF++ */
+} bt_score_options;
+
 typedef struct bt_scores {
     double bleu, precisions[4]; /* 0 .. 100 */
     double brevity_penalty;
     int64_t hypothesis_length, reference_length; /* tokens */
-    const char *bleu_signature;                  /* sacreBLEU's; owned by the library */
+    char bleu_signature[96];                     /* sacreBLEU's */
+    double chrf;                                 /* 0 .. 100; NaN when not asked for */
+    int chrf_word_order;
+    char chrf_signature[96]; /* empty when not asked for */
 } bt_scores;
 
-/* BLEU of a file of hypotheses against one of references, line by line (plain text; a CR before the
- * line end is dropped, a last line without end counts). Different line counts are BT_EINPUT with
- * both counts; nothing is cut. */
-BT_API bt_status bt_score_files(const char *hypotheses, const char *references, bt_scores *out);
-/* One line as sacreBLEU prints it, without line end. */
+/* BLEU, and chrF if asked for, of a file of hypotheses against one of references, line by line
+ * (plain text or .gz, "-" is standard input; a CR before the line end is dropped, a last line
+ * without end counts). Different line counts are BT_EINPUT with both counts; nothing is cut. A
+ * file of any size takes the memory of its longest line. `options` may be NULL. */
+BT_API bt_status bt_score_files(const char *hypotheses, const char *references,
+                                const bt_score_options *options, bt_scores *out);
+/* The same of `count` pairs of lines in memory. */
+BT_API bt_status bt_score_lines(const char *const *hypotheses, const char *const *references,
+                                size_t count, const bt_score_options *options, bt_scores *out);
+/* One line for each score, as sacreBLEU prints it; the last one without line end. */
 BT_API bt_status bt_scores_text(const bt_scores *scores, char **text);
 BT_API bt_status bt_scores_json(const bt_scores *scores, char **json);
 

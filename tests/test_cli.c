@@ -124,8 +124,11 @@ bt_status bt_translate(bt_translator *t, const char *const *lines, size_t count,
     return BT_OK;
 }
 
-bt_status bt_score_files(const char *h, const char *r, bt_scores *out) {
+bt_status bt_score_files(const char *h, const char *r, const bt_score_options *o, bt_scores *out) {
     (void)r;
+    if (strcmp(h, "options") == 0)
+        fprintf(stderr, "tokenize %s lowercase %d chrf %d word order %d\n",
+                o->tokenize ? o->tokenize : "-", o->lowercase, o->chrf, o->word_order);
     *out = (bt_scores){0};
     return strcmp(h, "short") == 0 ? bti_fail(BT_EINPUT, "2 lines and 1") : BT_OK;
 }
@@ -229,6 +232,8 @@ START_TEST(wrong_usage) {
     usage("translate m --input /nonexistent/file", "/nonexistent/file");
     usage("score a", "HYPOTHESIS REFERENCE expected");
     usage("score a b c", "one word too many: c");
+    usage("score a b --word-order 1", "--word-order: 1 is neither 0 nor 2");
+    usage("score a b --tokenize", "--tokenize needs a value (KIND)");
     usage("devices cpu", "one word too many: cpu");
     expect("", 2, "", "Usage: bantam COMMAND");
 }
@@ -288,7 +293,14 @@ START_TEST(plan_score_devices) {
     expect("plan a --memory 1MiB", 2, "plan for - in 1MiB\ndoes not fit\n", "");
     expect("plan a --memory 1MiB --json", 2, "{\"fits\": false}\n", "");
     expect("score a b", 0, "BLEU = 0\n", "");
-    expect("score a b --json", 0, "{}\n", "");
+    expect("score options b", 0, "BLEU = 0\n", "tokenize - lowercase 0 chrf 0 word order 0\n");
+    expect("score options b --tokenize zh --lowercase --chrf", 0, "BLEU = 0\n",
+           "tokenize zh lowercase 1 chrf 1 word order 0\n");
+    expect("score options b --word-order 0", 0, "BLEU = 0\n",
+           "tokenize - lowercase 0 chrf 1 word order 0\n");
+    expect("score options b --word-order=2 --tokenize=intl", 0, "BLEU = 0\n",
+           "tokenize intl lowercase 0 chrf 1 word order 2\n");
+    expect("score options b --json", 0, "{}\n", "tokenize - lowercase 0 chrf 1 word order 0\n");
     expect("devices", 0, "cpu: ready\n", "");
     expect("devices --json", 0, "{\"devices\": []}\n", "");
     result r = run_to("devices", NULL, 0, "/dev/full");

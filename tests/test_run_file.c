@@ -258,8 +258,9 @@ static const fault faults[] = {
     {"model: {norm: past}\n", "\"past\" is not one of post, pre"},
     {"model: {norm: po}\n", "\"po\" is not one of post, pre"},
     {"model: {norm: post|pre}\n", "is not one of post, pre"},
-    {"schedule: {kind: cosine}\n", "\"cosine\" is not one of inverse_sqrt, noam, constant"},
-    {"tokenizer: {kind: spacy}\n", "\"spacy\" is not one of sentencepiece, xlmr"},
+    {"schedule: {kind: step}\n",
+     "\"step\" is not one of inverse_sqrt, noam, linear, cosine, constant"},
+    {"tokenizer: {kind: bpe}\n", "\"bpe\" is not one of sentencepiece, xlmr, words, spacy"},
     {"training: {precision: fp16}\n", "\"fp16\" is not fp32"},
     {"memory: {optimizer_state: host}\n", "\"host\" is not device"},
     {"data: {features: [a.npy]}\n",
@@ -395,7 +396,8 @@ START_TEST(tokenizer_sides) {
     c = parse(HEAD "tokenizer: {source: {model: m}, target: {model: m}}\n", NULL);
     ck_assert(c->shared == 1 && c->model.tie == BTI_TIE_ALL);
     kit_ok(bti_run_config_print(c, &text));
-    ck_assert_ptr_nonnull(strstr(text, "  model: \"/dir/m\"\n  size: 0\n  shared: true\nmodel:"));
+    ck_assert_ptr_nonnull(
+        strstr(text, "  model: \"/dir/m\"\n  size: 0\n  min_count: 1\n  shared: true\nmodel:"));
     bt_free(text);
     bti_run_config_free(c);
 
@@ -403,6 +405,26 @@ START_TEST(tokenizer_sides) {
     c = parse(HEAD "tokenizer: {model: m, shared: false}\n", NULL);
     ck_assert(c->shared == 0 && c->model.tie == BTI_TIE_TARGET);
     bti_run_config_free(c);
+
+    /* word lists: spacy's stands beside its rules unless given */
+    c = parse(HEAD "tokenizer: {kind: spacy, model: m, min_count: 2, target: {kind: words}}\n",
+              NULL);
+    ck_assert_str_eq(c->tokenizer[0].vocabulary, "/dir/m.words");
+    ck_assert_ptr_null(c->tokenizer[1].vocabulary);
+    ck_assert(c->tokenizer[0].min_count == 2 && c->tokenizer[1].min_count == 2);
+    kit_ok(bti_run_config_print(c, &text));
+    ck_assert_ptr_nonnull(strstr(text, "    vocabulary: \"/dir/m.words\"\n  target:\n"));
+    check_fixed_point(text);
+    bt_free(text);
+    bti_run_config_free(c);
+    c = parse(HEAD "tokenizer: {kind: spacy, model: m, vocabulary: v}\n", NULL);
+    ck_assert_str_eq(c->tokenizer[1].vocabulary, "/dir/v");
+    ck_assert(c->shared);
+    bti_run_config_free(c);
+    refused(HEAD "tokenizer:\n  model: m\n  shared: true\n  target: {min_count: 3}\n",
+            "but the two sides differ in min_count");
+    refused(HEAD "tokenizer: {kind: spacy, model: m, shared: true, target: {vocabulary: v}}\n",
+            "but the two sides differ in vocabulary");
 
     refused(HEAD "tokenizer:\n  model: m\n  shared: true\n  target: {size: 3}\n",
             "run.yaml:5: tokenizer.shared is true, but the two sides differ in size");

@@ -58,6 +58,20 @@ START_TEST(constant) {
 }
 END_TEST
 
+/* 16 updates, warm-up 4: from the peak at 4 down to one thirteenth of it at the last. */
+START_TEST(linear_and_cosine) {
+    bti_run_config cfg = config(BTI_SCHEDULE_LINEAR, 1e-3, 4);
+    cfg.training.updates = 16;
+    rates(&cfg, 2.5e-4, 1e-3, 1e-3 / 13);
+    kit_near(bti_learning_rate(&cfg, 10), 1e-3 * 7 / 13, 1e-12);
+    kit_near(bti_learning_rate(&cfg, 100), 1e-3 / 13, 1e-12);
+    cfg.schedule.kind = BTI_SCHEDULE_COSINE;
+    rates(&cfg, 2.5e-4, 1e-3, 0.5e-3 * (1 + cos(acos(-1.0) * 12 / 13)));
+    cfg.schedule.warmup = 0;
+    kit_near(bti_learning_rate(&cfg, 1), 0.5e-3 * (1 + cos(acos(-1.0) / 17)), 1e-12);
+}
+END_TEST
+
 START_TEST(always_finite_and_above_zero) {
     static const int64_t warmups[] = {-1, 0, 1, 4, 4000, INT64_MAX};
     static const int64_t updates[] = {INT64_MIN, -1, 0, 1, 2, 4000, INT64_MAX};
@@ -277,6 +291,7 @@ END_TEST
 static void add(TCase *tc) {
     tcase_add_test(tc, b12_inverse_sqrt);
     tcase_add_test(tc, noam);
+    tcase_add_test(tc, linear_and_cosine);
     tcase_add_test(tc, constant);
     tcase_add_test(tc, always_finite_and_above_zero);
     tcase_add_test(tc, a_line_has_the_fields);

@@ -473,7 +473,8 @@ START_TEST(training_text_at_fault) {
         }
     ck_assert_int_eq(toy_open_files(), fds);
     ck_assert(!bti_file_exists(kit_str("%s/m", dir)));
-    bti_tokenizer_config xlmr = {BTI_TOKENIZER_XLMR, (char *)(uintptr_t) "x.model", 50};
+    bti_tokenizer_config xlmr = {
+        .kind = BTI_TOKENIZER_XLMR, .model = (char *)(uintptr_t) "x.model", .size = 50};
     kit_fails(bti_tokenizer_train(&xlmr, NULL, 0), BT_EUSAGE, "not trained here");
 }
 END_TEST

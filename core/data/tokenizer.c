@@ -12,6 +12,8 @@
 static const bti_tokenizer_ops *const kinds[BTI_TOKENIZER_KINDS] = {
     [BTI_TOKENIZER_SENTENCEPIECE] = &bti_tokenizer_sentencepiece,
     [BTI_TOKENIZER_XLMR] = &bti_tokenizer_xlmr,
+    [BTI_TOKENIZER_WORDS] = &bti_tokenizer_words,
+    [BTI_TOKENIZER_SPACY] = &bti_tokenizer_spacy,
 };
 
 bt_status bti_tokenizer_open(const bti_tokenizer_config *cfg, bti_tokenizer **out) {
@@ -23,7 +25,7 @@ bt_status bti_tokenizer_open(const bti_tokenizer_config *cfg, bti_tokenizer **ou
     if (t == NULL) goto fail;
     t->ops = kinds[cfg->kind];
     t->checksum = XXH64(model, bytes, (XXH64_hash_t)cfg->kind);
-    s = t->ops->open(t, cfg->model, model, bytes);
+    s = t->ops->open(t, cfg, model, bytes);
     if (s != BT_OK) goto fail;
     bti_free(model);
     *out = t;
@@ -38,6 +40,11 @@ void bti_tokenizer_free(bti_tokenizer *t) {
     if (t == NULL) return;
     t->ops->close(t->impl);
     bti_free(t);
+}
+
+char *bti_tokenizer_trained_file(const bti_tokenizer_config *cfg) {
+    if (cfg->kind != BTI_TOKENIZER_SPACY) return bti_strdup(cfg->model);
+    return cfg->vocabulary ? bti_strdup(cfg->vocabulary) : bti_format("%s.words", cfg->model);
 }
 
 bt_status bti_tokenizer_train(const bti_tokenizer_config *cfg, const char *const *files,
@@ -70,16 +77,47 @@ void bti_ids_free(bti_ids *ids) {
     *ids = (bti_ids){0};
 }
 
-bt_status bti_tokenizer_encode(const bti_tokenizer *t, const char *text, size_t bytes,
-                               bti_ids *ids) {
-    if (memchr(text, '\r', bytes) == NULL) return t->ops->encode(t, text, bytes, ids);
-    /* A lone CR is white space, whatever the model would make of it. */
+static bt_status push_token(void *user, const char *token, size_t bytes, int32_t id) {
+    (void)token, (void)bytes;
+    return bti_ids_push(user, id);
+}
+
+/* Ids to `ids`, or tokens to `fn`. */
+static bt_status take_apart(const bti_tokenizer *t, const char *text, size_t bytes, bti_ids *ids,
+                            bti_token_fn fn, void *user) {
+    if (ids != NULL && t->ops->encode != NULL) return t->ops->encode(t, text, bytes, ids);
+    if (ids != NULL) return t->ops->tokens(t, text, bytes, push_token, ids);
+    if (t->ops->tokens != NULL) return t->ops->tokens(t, text, bytes, fn, user);
+    bti_ids own = {0};
+    bt_status s = t->ops->encode(t, text, bytes, &own);
+    for (int64_t i = 0; i < own.count && s == BT_OK; i++) {
+        const char *piece = t->ops->piece(t, own.id[i]);
+        s = fn(user, piece, strlen(piece), own.id[i]);
+    }
+    bti_ids_free(&own);
+    return s;
+}
+
+/* A lone CR is white space, whatever the model would make of it. */
+static bt_status without_cr(const bti_tokenizer *t, const char *text, size_t bytes, bti_ids *ids,
+                            bti_token_fn fn, void *user) {
+    if (memchr(text, '\r', bytes) == NULL) return take_apart(t, text, bytes, ids, fn, user);
     char *copy = bti_alloc(bytes, 1);
     if (copy == NULL) return BT_ENOMEM;
     for (size_t i = 0; i < bytes; i++) copy[i] = text[i] == '\r' ? ' ' : text[i];
-    bt_status s = t->ops->encode(t, copy, bytes, ids);
+    bt_status s = take_apart(t, copy, bytes, ids, fn, user);
     bti_free(copy);
     return s;
+}
+
+bt_status bti_tokenizer_encode(const bti_tokenizer *t, const char *text, size_t bytes,
+                               bti_ids *ids) {
+    return without_cr(t, text, bytes, ids, NULL, NULL);
+}
+
+bt_status bti_tokenizer_tokens(const bti_tokenizer *t, const char *text, size_t bytes,
+                               bti_token_fn fn, void *user) {
+    return without_cr(t, text, bytes, NULL, fn, user);
 }
 
 /* Length of the character at s that some reader takes for a line end, or of a 00; 0: none.

@@ -4,8 +4,8 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
-#include "core/data/corpus.h"
 #include "core/data/sentencepiece.h"
+#include "core/data/train_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,9 @@
 
 /* ---- sentencepiece --------------------------------------------------------------------------- */
 
-static bt_status spm_open(bti_tokenizer *t, const char *path, const char *model, size_t bytes) {
+static bt_status spm_open(bti_tokenizer *t, const bti_tokenizer_config *cfg, const char *model,
+                          size_t bytes) {
+    const char *path = cfg->model;
     bti_spm *m;
     BT_TRY(bti_spm_open(path, model, bytes, &m));
     t->impl = m;
@@ -56,9 +58,7 @@ static const char *spm_piece(const bti_tokenizer *t, int32_t id) {
 #define TRAIN_BYTES ((int64_t)64 << 20)
 
 typedef struct train_text {
-    const char *const *files;
-    size_t count, file;   /* file: the next one to open */
-    bti_reader *reader;   /* of the file before it */
+    bti_train_text lines;
     int64_t line, stride; /* usable lines so far, over all files; every stride-th is given out */
 } train_text;
 
@@ -89,33 +89,10 @@ static int usable(const char *line, size_t n) {
     return 0;
 }
 
-/* A line of the text, checked; *line NULL at the end. */
-static bt_status any_line(train_text *x, const char **line, size_t *bytes) {
-    *line = NULL;
-    while (x->reader != NULL || x->file < x->count) {
-        if (x->reader == NULL) {
-            BT_TRY(bti_reader_open(x->files[x->file++], &x->reader));
-            bti_reader_quiet(x->reader);
-        }
-        BT_TRY(bti_reader_next(x->reader, line, bytes));
-        if (*line != NULL) break;
-        bti_reader_close(x->reader);
-        x->reader = NULL;
-    }
-    size_t bad = *line ? bti_utf8_check(*line, *bytes) : 0;
-    if (*line != NULL && bad < *bytes)
-        return bti_fail(BT_EINPUT,
-                        "%s: line %" PRId64 ", byte %zu (offset %" PRId64
-                        " in the text): a 00 byte, or not UTF-8",
-                        x->files[x->file - 1], bti_reader_line(x->reader), bad + 1,
-                        bti_reader_offset(x->reader) + (int64_t)bad);
-    return BT_OK;
-}
-
 static bt_status next_line(void *user, const char **line, size_t *bytes) {
     train_text *x = user;
     do {
-        BT_TRY(any_line(x, line, bytes));
+        BT_TRY(bti_train_text_next(&x->lines, line, bytes));
     } while (*line != NULL && (!usable(*line, *bytes) || x->line++ % x->stride != 0));
     return BT_OK;
 }
@@ -163,7 +140,7 @@ static bt_status explain(const bti_tokenizer_config *cfg, bt_status s) {
 
 static bt_status spm_train(const bti_tokenizer_config *cfg, const char *const *files,
                            size_t count) {
-    train_text x = {.files = files, .count = count, .stride = 1};
+    train_text x = {.lines = {.files = files, .count = count}, .stride = 1};
     int64_t bytes, characters;
     char *model = NULL;
     size_t model_bytes = 0;
@@ -172,7 +149,7 @@ static bt_status spm_train(const bti_tokenizer_config *cfg, const char *const *f
         s = bti_fail(BT_EINPUT, "cannot train the vocabulary %s: the text has no words",
                      cfg->model);
     if (s != BT_OK) goto done;
-    x = (train_text){.files = files, .count = count, .stride = 1 + bytes / TRAIN_BYTES};
+    x = (train_text){.lines = {.files = files, .count = count}, .stride = 1 + bytes / TRAIN_BYTES};
     if (x.stride > 1)
         bti_log(BT_LOG_INFO, "the vocabulary is trained on every %" PRId64 "th line of the text",
                 x.stride);
@@ -191,7 +168,7 @@ static bt_status spm_train(const bti_tokenizer_config *cfg, const char *const *f
     else
         s = bti_file_write(cfg->model, model, model_bytes);
 done:
-    bti_reader_close(x.reader);
+    bti_train_text_close(&x.lines);
     bti_free(model);
     return s;
 }
@@ -211,7 +188,9 @@ const bti_tokenizer_ops bti_tokenizer_sentencepiece = {
  * have no place between them, so that piece i >= 3 is id i + 1. */
 enum { XLMR_BOS, XLMR_PAD, XLMR_EOS, XLMR_UNK, XLMR_FIRST };
 
-static bt_status xlmr_open(bti_tokenizer *t, const char *path, const char *model, size_t bytes) {
+static bt_status xlmr_open(bti_tokenizer *t, const bti_tokenizer_config *cfg, const char *model,
+                           size_t bytes) {
+    const char *path = cfg->model;
     bti_spm *m;
     BT_TRY(bti_spm_open(path, model, bytes, &m));
     t->impl = m;

@@ -29,6 +29,16 @@ struct bti_decoder {
     int32_t *limit;
 };
 
+void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, int32_t unk,
+                          int32_t pad) {
+    cfg->start = start;
+    cfg->end = end;
+    cfg->forbid[0] = start == end ? -1 : start;
+    cfg->forbid[1] = pad == end ? -1 : pad;
+    cfg->forbid[2] = unk == end ? -1 : unk;
+    for (int i = 3; i < BT_TOPK_FORBID; i++) cfg->forbid[i] = -1;
+}
+
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {

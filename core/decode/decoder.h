@@ -16,9 +16,14 @@ typedef struct bti_decoder_config {
     int64_t max_length; /* symbols of a translation; 0: twice the source's and 10 more */
     int64_t length;     /* most ids of a sentence, either side, end symbol included */
     int32_t start, end;
-    int32_t forbid[BT_TOPK_FORBID]; /* symbols never given; -1: none */
-    const volatile int *stop;       /* non-zero: BT_ESTOPPED; may be NULL */
+    int32_t forbid[BT_TOPK_FORBID];    /* symbols never given; -1: none */
+    const volatile sig_atomic_t *stop; /* non-zero: BT_ESTOPPED; may be NULL */
 } bti_decoder_config;
+
+/* Sets start and end, and forbids what is no text: the start, pad and unknown symbols (-1: none),
+ * save where they are the end symbol. */
+void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, int32_t unk,
+                          int32_t pad);
 
 typedef struct bti_decoder bti_decoder;
 

@@ -69,11 +69,14 @@ static bt_status find_model(const char *path, bti_checkpoint **out) {
 static bt_status open_tokenizer(const bti_checkpoint *c, const bti_run_config *cfg, int side,
                                 bti_tokenizer **out) {
     static const char *const copy[] = {"source.tokenizer", "target.tokenizer"};
+    static const char *const words[] = {"source.words", "target.words"};
     bti_tokenizer_config t = cfg->tokenizer[side];
     char *folder = bti_path_dir(c->path);
     char *beside = folder ? bti_path_join(folder, copy[side]) : NULL;
-    bt_status status = beside == NULL ? BT_ENOMEM : BT_OK;
+    char *words_beside = folder ? bti_path_join(folder, words[side]) : NULL;
+    bt_status status = beside == NULL || words_beside == NULL ? BT_ENOMEM : BT_OK;
     if (status == BT_OK && bti_file_exists(beside)) t.model = beside;
+    if (status == BT_OK && bti_file_exists(words_beside)) t.vocabulary = words_beside;
     if (status == BT_OK) status = bti_tokenizer_open(&t, out);
     if (status == BT_OK && (bti_tokenizer_checksum(*out) != c->info.tokenizer[side] ||
                             bti_tokenizer_size(*out) != c->info.vocab[side])) {
@@ -85,6 +88,7 @@ static bt_status open_tokenizer(const bti_checkpoint *c, const bti_run_config *c
         bti_tokenizer_free(*out);
         *out = NULL;
     }
+    bti_free(words_beside);
     bti_free(beside);
     bti_free(folder);
     return status;
@@ -165,15 +169,12 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
     else
         BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
     bti_special_ids s = bti_tokenizer_specials(t->tokenizer[1]);
-    t->decoding = (bti_decoder_config){
-        .beam = t->options.beam,
-        .length_penalty = t->options.length_penalty,
-        .max_length = t->options.max_length,
-        .length = t->cfg->data.max_length,
-        .start = s.start,
-        .end = s.end,
-        .forbid = {s.start == s.end ? -1 : s.start, s.pad == s.end ? -1 : s.pad, s.unk, -1},
-        .stop = t->options.stop};
+    t->decoding = (bti_decoder_config){.beam = t->options.beam,
+                                       .length_penalty = t->options.length_penalty,
+                                       .max_length = t->options.max_length,
+                                       .length = t->cfg->data.max_length,
+                                       .stop = t->options.stop};
+    bti_decoder_specials(&t->decoding, s.start, s.end, s.unk, s.pad);
     BT_TRY(bti_model_new(&t->cfg->model, c->info.vocab[0], c->info.vocab[1], BT_F32, &t->model));
     BT_TRY(bti_checkpoint_match(c, t->model));
     BT_TRY(bti_device_choose(t->options.device, t->options.threads, &t->dev));

@@ -73,7 +73,7 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               int moments) {
     const bti_params *t = &e->model->params;
     int count = moments ? 3 : 1;
-    char number[8][32];
+    char number[11][32];
     bti_st_tensor *tensors = NULL;
     char *names = NULL;
     bti_st_writer *w = NULL;
@@ -86,6 +86,10 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
         snprintf(number[4 + i], 32, "%016" PRIx64, info->tokenizer[i]);
     }
     snprintf(number[6], 32, "%016" PRIx64, info->corpus);
+    snprintf(number[7], 32, "%lld", (long long)info->validated);
+    snprintf(number[8], 32, "%lld", (long long)info->best_update);
+    snprintf(number[9], 32, "%lld", (long long)info->worse);
+    snprintf(number[10], 32, "%a", info->best);
     const char *metadata[] = {"format",
                               FORMAT,
                               "update",
@@ -102,6 +106,14 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               number[5],
                               "corpus",
                               number[6],
+                              "validated",
+                              number[7],
+                              "best_update",
+                              number[8],
+                              "worse",
+                              number[9],
+                              "best",
+                              number[10],
                               "run",
                               info->run};
     if (status == BT_OK)
@@ -148,7 +160,11 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
                               .tokenizer = {strtoull(text(c->file, "source_tokenizer"), NULL, 16),
                                             strtoull(text(c->file, "target_tokenizer"), NULL, 16)},
                               .corpus = strtoull(text(c->file, "corpus"), NULL, 16),
-                              .run = text(c->file, "run")};
+                              .run = text(c->file, "run"),
+                              .validated = strtoll(text(c->file, "validated"), NULL, 10),
+                              .best_update = strtoll(text(c->file, "best_update"), NULL, 10),
+                              .worse = strtoll(text(c->file, "worse"), NULL, 10),
+                              .best = strtod(text(c->file, "best"), NULL)};
     *out = c;
     return BT_OK;
 }

@@ -15,6 +15,10 @@ typedef struct bti_checkpoint_info {
     uint64_t tokenizer[2]; /* checksums */
     uint64_t corpus;
     const char *run; /* the effective run file */
+    /* Validation so far: update of the last one (0: none), the best score and its update, and how
+     * many since then were no better. */
+    int64_t validated, best_update, worse;
+    double best;
 } bti_checkpoint_info;
 
 /* Writes weights and, with `moments`, the optimiser's state. A weight or moment that is not finite

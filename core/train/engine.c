@@ -13,7 +13,9 @@ static size_t acc_size(const bti_engine *e) {
 static bt_status take_host(bti_engine *e) {
     const bti_run_plan *plan = e->plan;
     const bt_dev_ops *ops = e->dev->ops;
-    uint64_t loss_bytes = (uint64_t)e->max_target_rows * 2 * acc_size(e);
+    int64_t loss_rows =
+        plan->caps.rows[1] > e->max_target_rows ? plan->caps.rows[1] : e->max_target_rows;
+    uint64_t loss_bytes = (uint64_t)loss_rows * 2 * acc_size(e);
     int64_t rows =
         plan->caps.rows[0] > plan->caps.rows[1] ? plan->caps.rows[0] : plan->caps.rows[1];
     e->counts = bti_alloc((size_t)e->max_sentences, sizeof *e->counts);
@@ -27,6 +29,10 @@ static bt_status take_host(bti_engine *e) {
     BT_TRY(ops->host_alloc(e->dev, 2 * BT_SCALAR_COUNT * sizeof(double), &e->host_scalars));
     BT_TRY(bti_program_new("step", plan->step->planning, &plan->step->info, &e->step));
     BT_TRY(bti_program_reserve(e->step, plan->step));
+    if (plan->losses != NULL) {
+        BT_TRY(bti_program_new("losses", plan->losses->planning, &plan->losses->info, &e->losses));
+        BT_TRY(bti_program_reserve(e->losses, plan->losses));
+    }
     BT_TRY(bti_program_new("update", plan->update->planning, &plan->update->info, &e->update));
     return bti_program_reserve(e->update, plan->update);
 }
@@ -90,6 +96,7 @@ void bti_engine_free(bti_engine *e) {
     bti_arena_release(&e->arena);
     bti_program_free(e->step);
     bti_program_free(e->update);
+    bti_program_free(e->losses);
     bti_free(e->counts);
     bti_free(e->sort);
     bti_free(e);
@@ -136,37 +143,45 @@ bt_status bti_engine_init(bti_engine *e) {
 /* ---- one update --------------------------------------------------------------------------------
  */
 
-/* Stages and runs one micro-batch. Its losses go to `loss_row` of the host's losses. */
-static bt_status micro_batch(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t place,
-                             int64_t index, int64_t update, double grad_scale, int64_t loss_row,
-                             int64_t *rows) {
+/* One micro-batch: its sentences and where they stand in the update. */
+typedef struct portion {
+    const bti_sentence *sentence;
+    int64_t n, place, index; /* index: of the micro-batch */
+    int64_t update;          /* 0: losses only */
+    double grad_scale;
+    int64_t loss_row; /* where its losses go in the host's */
+} portion;
+
+/* Stages and runs one micro-batch; gives its target rows. */
+static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     const bti_run_plan *plan = e->plan;
     const bt_dev_ops *ops = e->dev->ops;
-    int slot = (int)(index % 2);
+    int slot = (int)(m->index % 2), training = m->update > 0;
+    bti_program *p = training ? e->step : e->losses;
     uint64_t slot_at = (uint64_t)slot * plan->places.staging.bytes;
     if (e->slot_used[slot]) BT_TRY(ops->event_sync(e->dev, e->slot_event[slot]));
     bti_step step = {.model = e->model,
                      .places = &plan->places,
                      .logit_rows = plan->logit_rows,
-                     .training = 1,
-                     .first_micro_batch = index == 0,
+                     .training = training,
+                     .first_micro_batch = m->index == 0,
                      .seed = e->settings.seed,
-                     .update = (uint32_t)update,
+                     .update = (uint32_t)m->update,
                      .smoothing = e->settings.smoothing,
-                     .grad_scale = grad_scale};
-    bti_stage(&plan->places.staging, sentence, n, place, e->settings.start, e->host_slot[slot],
-              e->sort, &step.shape);
+                     .grad_scale = m->grad_scale};
+    bti_stage(&plan->places.staging, m->sentence, m->n, m->place, e->settings.start,
+              e->host_slot[slot], e->sort, &step.shape);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
     BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
     bti_train_program program;
-    BT_TRY(bti_model_emit_step(e->step, &step, plan->keep, &program));
-    BT_TRY(bti_layout_take(e->step, plan->step));
-    BT_TRY(bti_program_run(e->step, &e->arena, slot_at, 0, e->step->ops, &e->settings.hooks));
+    BT_TRY(bti_model_emit_step(p, &step, plan->keep, &program));
+    BT_TRY(bti_layout_take(p, training ? plan->step : plan->losses));
+    BT_TRY(bti_program_run(p, &e->arena, slot_at, 0, p->ops, &e->settings.hooks));
     BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));
     e->slot_used[slot] = 1;
-    bt_view loss = bti_arena_view(&e->arena, e->step, bti_all(e->step, program.loss), slot_at);
+    bt_view loss = bti_arena_view(&e->arena, p, bti_all(p, program.loss), slot_at);
     *rows = step.shape.rows[1];
-    return ops->download(e->dev, NULL, (char *)e->host_loss + (size_t)loss_row * 2 * acc_size(e),
+    return ops->download(e->dev, NULL, (char *)e->host_loss + (size_t)m->loss_row * 2 * acc_size(e),
                          loss.buf, loss.off, (uint64_t)*rows * 2 * acc_size(e));
 }
 
@@ -196,15 +211,13 @@ static double scalar(const bti_engine *e, int which) {
 }
 
 /* Row losses in place order, in double. */
-static void sum_losses(const bti_engine *e, int64_t rows, bti_update_result *out) {
+static void sum_losses(const bti_engine *e, int64_t rows, bti_loss_sum *sum) {
     bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
-    double loss = 0, nll = 0;
     for (int64_t r = 0; r < rows; r++) {
-        loss += bti_load(e->host_loss, acc, 2 * r);
-        nll += bti_load(e->host_loss, acc, 2 * r + 1);
+        sum->loss += bti_load(e->host_loss, acc, 2 * r);
+        sum->nll += bti_load(e->host_loss, acc, 2 * r + 1);
     }
-    out->loss = loss / (double)rows;
-    out->nll = nll / (double)rows;
+    sum->rows += rows;
 }
 
 static bt_status count_rows(bti_engine *e, const bti_sentence *sentence, int64_t n,
@@ -236,23 +249,51 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
         *out = result;
         return BT_OK;
     }
-    double grad_scale = 1.0 / (double)result.rows[1];
-    int64_t at = 0, loss_row = 0;
-    while (at < n) {
-        int64_t take = bti_split_next(&e->plan->caps, (const int64_t(*)[2])e->counts, at, n), rows;
-        BT_TRY(micro_batch(e, sentence + at, take, at, result.micro_batches, update, grad_scale,
-                           loss_row, &rows));
+    portion m = {.update = update, .grad_scale = 1.0 / (double)result.rows[1]};
+    while (m.place < n) {
+        int64_t rows;
+        m.sentence = sentence + m.place;
+        m.index = result.micro_batches;
+        m.n = bti_split_next(&e->plan->caps, (const int64_t(*)[2])e->counts, m.place, n);
+        BT_TRY(micro_batch(e, &m, &rows));
         result.micro_batches++;
-        loss_row += rows;
-        at += take;
+        m.loss_row += rows;
+        m.place += m.n;
     }
     if (e->settings.before_step != NULL)
         BT_TRY(e->settings.before_step(e->settings.user, e, update));
     BT_TRY(take_step(e, lr));
-    sum_losses(e, result.rows[1], &result);
+    bti_loss_sum sum = {0};
+    sum_losses(e, result.rows[1], &sum);
+    result.loss = sum.loss / (double)sum.rows;
+    result.nll = sum.nll / (double)sum.rows;
     result.grad_norm = scalar(e, BT_SCALAR_NORM);
     result.skipped = scalar(e, BT_SCALAR_SKIP) != 0;
     if (!result.skipped) e->steps++;
     *out = result;
+    return BT_OK;
+}
+
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+                            bti_loss_sum *out) {
+    const bti_shape *caps = &e->plan->caps;
+    bti_loss_sum sum = {0};
+    portion m = {0};
+    for (int64_t at = 0; at < n; at += m.n, m.index++) {
+        int64_t block = n - at < e->max_sentences ? n - at : e->max_sentences, rows;
+        for (int64_t i = 0; i < block; i++)
+            for (int side = 0; side < 2; side++) {
+                e->counts[i][side] = sentence[at + i].count[side];
+                if (e->counts[i][side] > caps->rows[side])
+                    return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
+                                    (long long)e->counts[i][side], (long long)caps->rows[side]);
+            }
+        m.sentence = sentence + at;
+        m.n = bti_split_next(caps, (const int64_t(*)[2])e->counts, 0, block);
+        BT_TRY(micro_batch(e, &m, &rows));
+        BT_TRY(e->dev->ops->sync(e->dev, NULL));
+        sum_losses(e, rows, &sum);
+    }
+    *out = sum;
     return BT_OK;
 }

@@ -32,6 +32,7 @@ typedef struct bti_engine {
     bti_engine_settings settings;
     bti_arena arena;
     bti_program *step, *update; /* emitted again for each micro-batch; places of the plan */
+    bti_program *losses;        /* of validation, where the plan has it */
     void *host_slot[2];         /* staging on the host */
     bt_event *slot_event[2];
     int slot_used[2];
@@ -64,6 +65,15 @@ bt_status bti_engine_init(bti_engine *e);
 /* One update over n sentences, in place order. */
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out);
+
+/* Sums of losses without gradients or dropout, for any number of sentences of at most the planned
+ * lengths; the plan has validation. */
+typedef struct bti_loss_sum {
+    double loss, nll; /* sums over target tokens */
+    int64_t rows;     /* target tokens */
+} bti_loss_sum;
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+                            bti_loss_sum *out);
 
 /* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
  * moments) to the host, or a whole one from it. */

@@ -143,8 +143,8 @@ static size_t format(char *line, const bti_log_record *r) {
     return t.length;
 }
 
-bt_status bti_log_json_write(bti_log_json *log, const bti_log_record *record) {
-    size_t bytes = format(log->line, record);
+/* Writes the first `bytes` of log->line. */
+static bt_status append(bti_log_json *log, size_t bytes, int64_t update) {
     ssize_t n;
     do {
         n = write(log->fd, log->line, bytes);
@@ -156,5 +156,23 @@ bt_status bti_log_json_write(bti_log_json *log, const bti_log_record *record) {
     int error = n < 0 ? errno : ENOSPC;
     if (n > 0 && ftruncate(log->fd, log->size) != 0) error = errno;
     return bti_fail(BT_EIO, "%s: cannot write the log line of update %" PRId64 ": %s", log->path,
-                    record->update, strerror(error));
+                    update, strerror(error));
+}
+
+bt_status bti_log_json_write(bti_log_json *log, const bti_log_record *record) {
+    return append(log, format(log->line, record), record->update);
+}
+
+bt_status bti_log_json_validation(bti_log_json *log, const bti_log_validation *r) {
+    text t = {.data = log->line};
+    put(&t, "{\"update\":%" PRId64 ",", r->update);
+    put_real(&t, "valid_loss", r->loss);
+    put_real(&t, "valid_nll", r->nll);
+    put_real(&t, "valid_perplexity", r->perplexity);
+    put_real(&t, "valid_bleu", r->bleu);
+    put_real(&t, "valid_chrf", r->chrf);
+    put_real(&t, "valid_seconds", r->seconds);
+    t.data[t.length - 1] = '}'; /* in place of the last comma */
+    put(&t, "\n");
+    return append(log, t.length, r->update);
 }

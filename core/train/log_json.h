@@ -24,6 +24,13 @@ typedef struct bti_log_json bti_log_json;
 bt_status bti_log_json_open(const char *path, int64_t resume_update, bti_log_json **out);
 void bti_log_json_close(bti_log_json *log);
 
+/* A validation, logged after the line of its update. */
+typedef struct bti_log_validation {
+    int64_t update;
+    double loss, nll, perplexity, bleu, chrf, seconds;
+} bti_log_validation;
+bt_status bti_log_json_validation(bti_log_json *log, const bti_log_validation *record);
+
 /* Appends one whole line by one write(2), so that a reader or a kill never meets half a one; when
  * only a part could be written it is taken back and the call is BT_EIO. Allocates nothing. Numbers
  * have 9 digits; NaN and infinity are null. */

@@ -45,6 +45,8 @@ typedef struct search {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
 
 /* Caps for `parts` micro-batches of the largest update. Sentences are not cut, so a part gets room
@@ -87,12 +89,13 @@ static void set_keep(search *s, int32_t recompute_layers) {
         s->keep[i] = i < recompute_layers ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
 }
 
-static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows) {
+static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows,
+                      int training) {
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
                      .logit_rows = logit_rows,
-                     .training = 1,
+                     .training = training,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
     bti_train_program unused;
@@ -108,8 +111,7 @@ static void count_bytes(bti_run_plan *plan, uint64_t arena, uint64_t runtime) {
     b[BTI_BYTES_OPTIMIZER] = plan->region[BTI_REGION_MOMENT1] + plan->region[BTI_REGION_MOMENT2];
     b[BTI_BYTES_LOGITS] = plan->layout.kind[BTI_KIND_LOGITS];
     b[BTI_BYTES_WORKSPACE] = plan->layout.kind[BTI_KIND_WORKSPACE];
-    b[BTI_BYTES_STAGING] = plan->region[BTI_REGION_STAGING] + plan->region[BTI_REGION_CONSTANT];
-    b[BTI_BYTES_DECODE] = 0;
+    b[BTI_BYTES_STAGING] = plan->decode_staging + plan->region[BTI_REGION_CONSTANT];
     b[BTI_BYTES_RUNTIME] = runtime;
     b[BTI_BYTES_ACTIVATIONS] = 0;
     for (int i = 0; i < BTI_BYTES_KINDS; i++) sum += b[i];
@@ -148,16 +150,19 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     plan->micro_batches = c->parts;
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);
-    BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows));
+    BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows, 1));
     plan->places = s->places;
-    plan->region[BTI_REGION_STAGING] = 2 * s->places.staging.bytes;
+    plan->decode_staging = 2 * s->places.staging.bytes;
+    plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
     bti_layout_options layout = {.alignment = align,
                                  .heap = plan->heap,
                                  .guard = s->opt->guard,
                                  .most = dynamic_limit(s, plan)};
     BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
-    plan->region[BTI_REGION_DYNAMIC] =
-        plan->layout.bytes > s->update_bytes ? plan->layout.bytes : s->update_bytes;
+    uint64_t train = max_u64(plan->layout.bytes, s->update_bytes);
+    plan->region[BTI_REGION_DYNAMIC] = max_u64(train, s->opt->decode_dynamic);
+    plan->bytes[BTI_BYTES_DECODE] =
+        plan->region[BTI_REGION_DYNAMIC] - train + s->opt->decode_staging;
     plan->largest = plan->layout.largest ? s->step->tensor[plan->layout.largest].name : "";
     plan->largest_bytes = plan->layout.largest ? s->step->tensor[plan->layout.largest].bytes : 0;
     bti_arena arena;
@@ -182,7 +187,7 @@ static bt_status predict(search *s, bti_run_plan *plan) {
     bti_shape mean;
     double parts = mean_of(s, &plan->caps, &mean);
     set_keep(s, plan->recompute_layers);
-    BT_TRY(emit(s, s->mean, &mean, min64(plan->logit_rows, mean.rows[1])));
+    BT_TRY(emit(s, s->mean, &mean, min64(plan->logit_rows, mean.rows[1]), 1));
     plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
     return BT_OK;
 }
@@ -340,6 +345,24 @@ static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) 
     return BT_OK;
 }
 
+/* The program of validation losses at the caps. It keeps nothing for backward, so it needs no more
+ * than the step; should it, the region grows. */
+static bt_status plan_losses(search *s, bti_run_plan *plan) {
+    bti_layout layout;
+    bti_layout_options o = {.alignment = s->info->alignment ? s->info->alignment : 1,
+                            .heap = plan->heap,
+                            .guard = s->opt->guard};
+    BT_TRY(emit(s, plan->losses, &plan->caps, plan->logit_rows, 0));
+    BT_TRY(bti_layout_make(plan->losses, &o, &layout));
+    if (layout.bytes <= plan->region[BTI_REGION_DYNAMIC]) return BT_OK;
+    plan->region[BTI_REGION_DYNAMIC] = layout.bytes;
+    bti_arena arena;
+    bti_arena_plan(&arena, plan->region, s->info);
+    count_bytes(plan, arena.total, s->opt->runtime);
+    plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
+    return BT_OK;
+}
+
 bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
                           const bti_workload *w, int64_t max_length,
                           const bti_plan_options *options, bti_run_plan **out) {
@@ -353,6 +376,9 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;
     if ((status = bti_program_new("update", planning, info, &plan->update)) != BT_OK) goto fail;
     if ((status = bti_program_new("mean step", planning, info, &s.mean)) != BT_OK) goto fail;
+    if (options->validation &&
+        (status = bti_program_new("losses", planning, info, &plan->losses)) != BT_OK)
+        goto fail;
     s.step = plan->step;
     s.update = plan->update;
     if ((status = place_fixed(&s, max_length, plan)) != BT_OK) goto fail;
@@ -364,6 +390,7 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     s.exact = 1;
     if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
     plan->seconds = seconds;
+    if (options->validation && (status = plan_losses(&s, plan)) != BT_OK) goto fail;
     bti_program_free(s.mean);
     *out = plan;
     return BT_OK;
@@ -377,6 +404,7 @@ void bti_run_plan_free(bti_run_plan *p) {
     if (p == NULL) return;
     bti_program_free(p->step);
     bti_program_free(p->update);
+    bti_program_free(p->losses);
     bti_free(p->keep);
     bti_free(p);
 }

@@ -28,6 +28,10 @@ typedef struct bti_plan_options {
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
     uint64_t guard; /* bytes behind every dynamic tensor */
+    /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
+     * it shares, and of staging, which it does not. */
+    int validation;
+    uint64_t decode_dynamic, decode_staging;
 } bti_plan_options;
 
 typedef enum bti_byte_kind {
@@ -57,6 +61,8 @@ typedef struct bti_run_plan {
     uint32_t *keep;           /* kept classes of each layer */
     bti_places places;
     bti_program *step, *update; /* at the caps, laid out */
+    bti_program *losses;        /* step without gradients, for validation; else NULL */
+    uint64_t decode_staging;    /* where the decoder's tables begin in STAGING */
     bti_layout layout;          /* of step */
     const char *largest;        /* tensor that is largest where most is live */
     uint64_t largest_bytes;

@@ -294,7 +294,11 @@ static const char *tokenizers_differ(const bti_run_config *c) {
     const bti_tokenizer_config *a = &c->tokenizer[0], *b = &c->tokenizer[1];
     if (a->kind != b->kind) return "kind";
     if (strcmp(a->model, b->model) != 0) return "model";
-    return a->size != b->size ? "size" : NULL;
+    if (a->size != b->size) return "size";
+    if (a->min_count != b->min_count) return "min_count";
+    int given = (a->vocabulary != NULL) + (b->vocabulary != NULL);
+    return given == 1 || (given == 2 && strcmp(a->vocabulary, b->vocabulary) != 0) ? "vocabulary"
+                                                                                   : NULL;
 }
 
 static bt_status settle_vocabulary(reader *r) {
@@ -321,6 +325,11 @@ static bt_status settle(reader *r) {
                        "data.train.target"));
     BT_TRY(check_files(r, &c->data.valid_source, &c->data.valid_target, "data.valid.source",
                        "data.valid.target"));
+    if ((c->schedule.kind == BTI_SCHEDULE_LINEAR || c->schedule.kind == BTI_SCHEDULE_COSINE) &&
+        c->training.updates == 0)
+        return fail_at(blame(r, "schedule.kind", "training.updates"),
+                       "schedule.kind linear and cosine end at training.updates, which is 0 here: "
+                       "give the number of updates");
     if (c->model.d_model % c->model.heads != 0)
         return fail_at(blame(r, "model.heads", "model.d_model"),
                        "model.heads %lld does not divide model.d_model %lld",
@@ -329,6 +338,12 @@ static bt_status settle(reader *r) {
         return fail_at(blame(r, "training.updates", "training.epochs"),
                        "training.updates and training.epochs are both 0: the run would not end");
     BT_TRY(settle_vocabulary(r));
+    for (int side = 0; side < 2; side++) {
+        bti_tokenizer_config *t = &c->tokenizer[side];
+        if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL)
+            t->vocabulary = bti_tokenizer_trained_file(t);
+        if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL) return BT_ENOMEM;
+    }
     if (c->data.cache == NULL) c->data.cache = bti_path_join(c->output, "cache");
     return c->data.cache != NULL ? BT_OK : BT_ENOMEM;
 }
@@ -464,7 +479,7 @@ bt_status bti_run_config_print(const bti_run_config *cfg, char **text) {
     const char *before = "";
     for (int i = 0; i < BTI_KEYS && w.status == BT_OK; i++) {
         const bti_key *key = &bti_keys[i];
-        if (!is_printed(key->path, agree)) continue;
+        if (!is_printed(key->path, agree) || bti_key_is_absent(cfg, key)) continue;
         char *value = bti_key_print(cfg, key);
         if (value != NULL)
             put_key(&w, before, key->path, value);

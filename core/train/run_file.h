@@ -10,10 +10,12 @@
 typedef enum bti_schedule_kind {
     BTI_SCHEDULE_INVERSE_SQRT,
     BTI_SCHEDULE_NOAM,
+    BTI_SCHEDULE_LINEAR,
+    BTI_SCHEDULE_COSINE,
     BTI_SCHEDULE_CONSTANT
 } bti_schedule_kind;
 typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
-typedef enum bti_metric { BTI_METRIC_BLEU } bti_metric;
+typedef enum bti_metric { BTI_METRIC_BLEU, BTI_METRIC_CHRF, BTI_METRIC_LOSS } bti_metric;
 typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
 typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
 /* recompute: auto lets the planner choose; none keeps all; layers keeps each layer's input. */

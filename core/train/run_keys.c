@@ -387,6 +387,10 @@ static char *print_choice(const char *names, unsigned v) {
     return bti_format("%.*s", (int)strcspn(names, "|"), names);
 }
 
+int bti_key_is_absent(const bti_run_config *cfg, const bti_key *key) {
+    return key->type == BTI_KEY_PATH && *(char *const *)((const char *)cfg + key->offset) == NULL;
+}
+
 char *bti_key_print(const bti_run_config *cfg, const bti_key *key) {
     const void *field = (const char *)cfg + key->offset;
     switch (key->type) {

@@ -69,6 +69,8 @@ bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const 
                            const char *dir);
 /* The field as a YAML value that reads back to the same; new string. */
 char *bti_key_print(const bti_run_config *cfg, const bti_key *key);
+/* A path that is not given and has no default: the effective file leaves its key out. */
+int bti_key_is_absent(const bti_run_config *cfg, const bti_key *key);
 /* Frees what the field owns. */
 void bti_key_clear(bti_run_config *cfg, const bti_key *key);
 

@@ -5,6 +5,7 @@
 #include "backends/registry.h"
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
  */
@@ -23,7 +24,11 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     const bti_run_config *c = s->cfg;
     const bti_tokenizer_config *t = &c->tokenizer[side];
     const bti_files *files[2] = {&c->data.train_source, &c->data.train_target};
-    if (bti_file_exists(t->model) || t->size == 0) return BT_OK;
+    char *file = bti_tokenizer_trained_file(t);
+    if (file == NULL) return BT_ENOMEM;
+    int there = bti_file_exists(file);
+    bti_free(file);
+    if (there || t->size == 0) return BT_OK;
     bti_corpus_config corpus = corpus_config(s);
     BT_TRY(bti_corpus_check(&corpus));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
@@ -61,6 +66,20 @@ static void say_text(const bti_session *s) {
     bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
             (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
             (long long)c->target_ids);
+}
+
+static bt_status open_valid(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    if (!bti_validates(c)) return BT_OK;
+    bti_corpus_config valid = corpus_config(s);
+    valid.source = c->data.valid_source;
+    valid.target = c->data.valid_target;
+    valid.overlong = BTI_OVERLONG_TRUNCATE;
+    BT_TRY(bti_corpus_open(&valid, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->valid));
+    if (bti_corpus_count(s->valid) == 0)
+        return bti_fail(BT_EINPUT, "%s and %s hold no pair to validate on",
+                        c->data.valid_source.path[0], c->data.valid_target.path[0]);
+    return BT_OK;
 }
 
 static bt_status open_text(bti_session *s) {
@@ -141,6 +160,11 @@ static bt_status measure_updates(bti_session *s) {
     BT_TRY(scan(s, scanned));
     w->longest[0] = stats->max_source;
     w->longest[1] = stats->max_target;
+    if (s->valid != NULL) { /* validation runs under the same caps */
+        const bti_corpus_stats *v = bti_corpus_get_stats(s->valid);
+        if (v->max_source > w->longest[0]) w->longest[0] = v->max_source;
+        if (v->max_target > w->longest[1]) w->longest[1] = v->max_target;
+    }
     if (scanned < s->last_update) {
         int64_t batch = s->cfg->training.batch;
         if (s->cfg->training.batch_unit == BTI_BATCH_SENTENCES) {
@@ -217,18 +241,49 @@ static uint64_t later_host_bytes(const bti_workload *w) {
     return rows * 64 + (uint64_t)w->max_sentences * 128 + (16u << 20);
 }
 
+/* Adds what validation's decoder needs: the largest batch that the plan without it leaves room for,
+ * or a single sentence. */
+static bt_status plan_validation(bti_session *s, const bti_run_plan *alone,
+                                 bti_plan_options *options) {
+    const bt_planning *planning = s->dev->driver->planning;
+    bti_decoder_config decoding = bti_validation_decoding(s->cfg, s->tokenizer[1], NULL);
+    uint64_t dynamic = alone->region[BTI_REGION_DYNAMIC], runtime = options->runtime;
+    for (s->decode_batch = 64;; s->decode_batch /= 2) {
+        bti_decoder *d;
+        BT_TRY(bti_decoder_new(s->model, planning, &s->dev->info, &alone->places, 0, &decoding,
+                               s->decode_batch, &d));
+        options->validation = 1;
+        options->decode_dynamic = bti_decoder_dynamic_bytes(d);
+        options->decode_staging = bti_decoder_staging_bytes(d);
+        options->runtime = runtime + bti_decoder_host_bytes(d);
+        bti_decoder_free(d);
+        uint64_t more = options->decode_dynamic > dynamic ? options->decode_dynamic - dynamic : 0;
+        more += options->decode_staging + options->runtime - runtime;
+        if (alone->total + more <= options->budget || s->decode_batch == 1) return BT_OK;
+    }
+}
+
 static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     bti_plan_options options = {.recompute = s->cfg->memory.recompute,
                                 .force_recompute_layers = -1};
-    int64_t rows = s->workload.max_rows[0] > s->workload.max_rows[1] ? s->workload.max_rows[0]
-                                                                     : s->workload.max_rows[1];
+    const bt_planning *planning = s->dev->driver->planning;
+    const bti_workload *w = &s->workload;
+    int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
     int64_t length = s->cfg->data.max_length;
     BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &options.budget,
                              &options.runtime));
-    options.runtime += later_host_bytes(&s->workload);
-    return bti_plan_search(s->model, s->dev->driver->planning, &s->dev->info, &s->workload, length,
-                           &options, &s->plan);
+    options.runtime += later_host_bytes(w);
+    bti_run_plan *alone;
+    BT_TRY(bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &alone));
+    if (s->valid == NULL) {
+        s->plan = alone;
+        return BT_OK;
+    }
+    bt_status status = plan_validation(s, alone, &options);
+    bti_run_plan_free(alone);
+    BT_TRY(status);
+    return bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &s->plan);
 }
 
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
@@ -242,6 +297,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
     if (status == BT_OK) status = bti_device_choose(options->device, options->threads, &s->dev);
     if (status == BT_OK) status = open_text(s);
+    if (status == BT_OK) status = open_valid(s);
     if (status == BT_OK)
         status = bti_model_new(&cfg->model, bti_tokenizer_size(s->tokenizer[0]),
                                bti_tokenizer_size(s->tokenizer[1]), BT_F32, &s->model);
@@ -262,6 +318,7 @@ void bti_session_close(bti_session *s) {
     bti_model_free(s->model);
     bti_device_close(s->dev);
     bti_batcher_free(s->batcher);
+    bti_corpus_free(s->valid);
     bti_corpus_free(s->corpus);
     if (s->tokenizer[1] != s->tokenizer[0]) bti_tokenizer_free(s->tokenizer[1]);
     bti_tokenizer_free(s->tokenizer[0]);

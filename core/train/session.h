@@ -9,13 +9,14 @@ typedef struct bti_session {
     const bti_run_config *cfg;
     const volatile sig_atomic_t *stop;
     bti_tokenizer *tokenizer[2]; /* the same one when shared */
-    bti_corpus *corpus;
+    bti_corpus *corpus, *valid;  /* valid: NULL when the run does not validate */
     bti_batcher *batcher;
     bt_dev *dev;
     bti_model *model;
     bti_run_plan *plan;
     bti_workload workload;
-    int64_t last_update; /* where the run ends */
+    int64_t last_update;  /* where the run ends */
+    int64_t decode_batch; /* sentences that validation translates at once */
 } bti_session;
 
 typedef struct bti_session_options {

@@ -11,8 +11,10 @@
 #include "core/base/status.h"
 #include "core/train/checkpoint.h"
 #include "core/train/log_json.h"
+#include "core/train/plot.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
+#include "core/train/validation.h"
 
 /* A run whose gradients are not finite this many times in a row cannot be saved by more updates. */
 #define MAX_SKIPPED 20
@@ -24,9 +26,12 @@ typedef struct trainer {
     bti_engine *engine;
     bti_log_json *log;
     char *run_text;
-    bti_sentence *sentence; /* of one update */
-    int64_t done;           /* updates done */
-    int64_t saved;          /* update of the newest checkpoint; -1: none */
+    bti_sentence *sentence;     /* of one update */
+    bti_validation *validation; /* NULL: the run does not validate */
+    bti_checkpoint_info valid;  /* its fields of validation */
+    double valid_loss, valid_score;
+    int64_t done;  /* updates done */
+    int64_t saved; /* update of the newest checkpoint; -1: none */
     int64_t skipped, skipped_in_row;
     uint64_t peak; /* bytes */
     double rate;   /* target tokens a second, smoothed */
@@ -67,10 +72,11 @@ static uint64_t peak_bytes(trainer *t) {
  */
 
 static bti_checkpoint_info info_of(const trainer *t) {
-    bti_checkpoint_info info = {.update = t->done,
-                                .steps = t->engine->steps,
-                                .corpus = bti_corpus_checksum(t->s->corpus),
-                                .run = t->run_text};
+    bti_checkpoint_info info = t->valid;
+    info.update = t->done;
+    info.steps = t->engine->steps;
+    info.corpus = bti_corpus_checksum(t->s->corpus);
+    info.run = t->run_text;
     for (int i = 0; i < 2; i++) {
         info.vocab[i] = t->s->model->vocab[i];
         info.tokenizer[i] = bti_tokenizer_checksum(t->s->tokenizer[i]);
@@ -97,10 +103,10 @@ static bt_status save(trainer *t) {
     return status;
 }
 
-/* The weights alone, for use: OUT/model.safetensors. */
-static bt_status save_model(trainer *t) {
+/* The weights alone, for use: OUT/model.safetensors, OUT/best.safetensors. */
+static bt_status save_model(trainer *t, const char *name) {
     bti_checkpoint_info info = info_of(t);
-    char *path = bti_path_join(t->cfg->output, "model.safetensors");
+    char *path = bti_path_join(t->cfg->output, name);
     if (path == NULL) return BT_ENOMEM;
     bt_status status = bti_checkpoint_save(t->engine, path, &info, 0);
     bti_free(path);
@@ -208,6 +214,7 @@ static bt_status begin(trainer *t) {
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
+        t->valid = c->info;
         bti_log(BT_LOG_INFO, "going on from %s, after update %lld", c->path, (long long)t->done);
     }
     bti_checkpoint_close(c);
@@ -271,8 +278,8 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
                              .skipped = t->skipped,
                              .seconds_left =
                                  t->seconds_per_update * (double)(t->s->last_update - t->done),
-                             .valid_loss = NAN,
-                             .valid_score = NAN});
+                             .valid_loss = t->valid_loss,
+                             .valid_score = t->valid_score});
     return BT_OK;
 }
 
@@ -297,14 +304,80 @@ static bt_status update(trainer *t) {
 
 static int stopped(const trainer *t) { return t->options->stop != NULL && *t->options->stop; }
 
+/* ---- validation --------------------------------------------------------------------- */
+
+static void show_samples(const bti_validation_result *r) {
+    for (int i = 0; i < BTI_SAMPLES; i++)
+        bti_log(BT_LOG_INFO, "  %.160s\n    -> %.160s\n    == %.160s", r->source[i],
+                r->translation[i], r->reference[i]);
+}
+
+static bt_status validate(trainer *t) {
+    bti_validation_result r;
+    BT_TRY(bti_validation_run(t->validation, &r));
+    t->valid.validated = t->done;
+    t->valid_loss = r.loss;
+    t->valid_score = r.score;
+    /* Not "r.score <= best": a NaN is no better. */
+    int best = t->valid.best_update == 0 || r.score > t->valid.best;
+    t->valid.worse = best ? 0 : t->valid.worse + 1;
+    if (best) {
+        t->valid.best = r.score;
+        t->valid.best_update = t->done;
+        BT_TRY(save_model(t, "best.safetensors"));
+    }
+    BT_TRY(bti_log_json_validation(t->log, &(bti_log_validation){.update = t->done,
+                                                                 .loss = r.loss,
+                                                                 .nll = r.nll,
+                                                                 .perplexity = r.perplexity,
+                                                                 .bleu = r.bleu,
+                                                                 .chrf = r.chrf,
+                                                                 .seconds = r.seconds}));
+    bti_log(BT_LOG_INFO,
+            "update %lld: validation loss %.4f, perplexity %.3g, BLEU %.2f, chrF %.2f in %.1f s%s",
+            (long long)t->done, r.loss, r.perplexity, r.bleu, r.chrf, r.seconds,
+            best ? ", best so far" : "");
+    show_samples(&r);
+    report(t, &(bt_progress){.kind = BT_PROGRESS_VALIDATION,
+                             .update = t->done,
+                             .last_update = t->s->last_update,
+                             .valid_loss = r.loss,
+                             .valid_score = r.score,
+                             .valid_is_best = best});
+    return BT_OK;
+}
+
+static int due(int64_t every, int64_t update) { return every > 0 && update % every == 0; }
+
+static int out_of_patience(const trainer *t) {
+    int64_t patience = t->cfg->validation.patience;
+    return t->validation != NULL && patience > 0 && t->valid.worse >= patience;
+}
+
+/* What follows an update: validation, then a checkpoint that knows of it. A validation that a
+ * signal cuts short is made again on resume. */
+static bt_status follow_up(trainer *t) {
+    if (t->validation != NULL && t->done > 0 && due(t->cfg->validation.every, t->done) &&
+        t->valid.validated != t->done) {
+        bt_status status = validate(t);
+        if (status != BT_OK && status != BT_ESTOPPED) return status;
+    }
+    return t->done > 0 && due(t->cfg->checkpoint.every, t->done) ? save(t) : BT_OK;
+}
+
 static bt_status run(trainer *t) {
-    int64_t every = t->cfg->checkpoint.every;
-    while (t->done < t->s->last_update && !stopped(t)) {
+    BT_TRY(follow_up(t));
+    while (t->done < t->s->last_update && !stopped(t) && !out_of_patience(t)) {
         BT_TRY(update(t));
-        if (every > 0 && t->done % every == 0) BT_TRY(save(t));
+        BT_TRY(follow_up(t));
     }
     BT_TRY(save(t));
-    BT_TRY(save_model(t));
+    BT_TRY(save_model(t, "model.safetensors"));
+    if (out_of_patience(t)) {
+        bti_log(BT_LOG_INFO, "no better validation in %lld: done; the best was after update %lld",
+                (long long)t->valid.worse, (long long)t->valid.best_update);
+        return BT_OK;
+    }
     if (t->done < t->s->last_update)
         return bti_fail(BT_ESTOPPED, "update %lld is done and saved; --resume goes on",
                         (long long)t->done);
@@ -346,19 +419,30 @@ static bt_status open_engine(trainer *t) {
     BT_TRY(check_fit(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
-    return bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
-                          s->workload.max_rows[1], &settings, &t->engine);
+    BT_TRY(bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
+                          s->workload.max_rows[1], &settings, &t->engine));
+    if (s->valid == NULL) return BT_OK;
+    return bti_validation_open(c, s->valid, s->tokenizer[1], t->engine, s->decode_batch,
+                               t->options->stop, &t->validation);
 }
 
 /* Tokenisers beside the model, so that the folder is all that translation needs. */
+static bt_status copy_into(const char *folder, const char *name, const char *file) {
+    char *path = bti_path_join(folder, name);
+    if (path == NULL) return BT_ENOMEM;
+    bt_status status = bti_file_copy(file, path);
+    bti_free(path);
+    return status;
+}
+
 static bt_status copy_tokenizers(const trainer *t) {
     static const char *const name[] = {"source.tokenizer", "target.tokenizer"};
+    static const char *const words[] = {"source.words", "target.words"};
     for (int side = 0; side < (t->cfg->shared ? 1 : 2); side++) {
-        char *path = bti_path_join(t->cfg->output, name[side]);
-        if (path == NULL) return BT_ENOMEM;
-        bt_status status = bti_file_copy(t->cfg->tokenizer[side].model, path);
-        bti_free(path);
-        BT_TRY(status);
+        const bti_tokenizer_config *c = &t->cfg->tokenizer[side];
+        BT_TRY(copy_into(t->cfg->output, name[side], c->model));
+        if (c->kind == BTI_TOKENIZER_SPACY)
+            BT_TRY(copy_into(t->cfg->output, words[side], c->vocabulary));
     }
     return BT_OK;
 }
@@ -377,6 +461,14 @@ static bt_status write_output(trainer *t) {
     return status;
 }
 
+/* Pictures of the log, for people: a failure only says so. */
+static void plot(const trainer *t) {
+    char *log = bti_path_join(t->cfg->output, "log.jsonl");
+    if (log == NULL || bti_plot_log(log, t->cfg->output) != BT_OK)
+        bti_log(BT_LOG_WARN, "no plots: %s", bt_last_error());
+    bti_free(log);
+}
+
 static void say_plan(const trainer *t) {
     const bti_run_plan *p = t->s->plan;
     const bti_corpus_stats *c = bti_corpus_get_stats(t->s->corpus);
@@ -392,7 +484,7 @@ static void say_plan(const trainer *t) {
 }
 
 bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
-    trainer t = {.cfg = run_config, .options = options};
+    trainer t = {.cfg = run_config, .options = options, .valid_loss = NAN, .valid_score = NAN};
     bti_session_options so = {.device = options->device,
                               .memory = options->memory,
                               .threads = options->threads,
@@ -410,6 +502,8 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK) say_plan(&t);
     if (status == BT_OK) status = run(&t);
     bti_log_json_close(t.log);
+    if (t.done > 0) plot(&t);
+    bti_validation_close(t.validation);
     bti_engine_free(t.engine);
     bti_session_close(t.s);
     bti_free(t.sentence);
