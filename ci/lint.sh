@@ -43,6 +43,7 @@ list_files() {
             sed 's|^\./||'
     fi | while IFS= read -r file; do [ -f "$file" ] && echo "$file"; done
 }
+files=()
 mapfile -t files < <(list_files | sort)
 if [ ${#files[@]} -eq 0 ]; then
     echo "lint.sh: found no files to check (is /proc mounted?)" >&2
