@@ -43,7 +43,12 @@ list_files() {
             sed 's|^\./||'
     fi | while IFS= read -r file; do [ -f "$file" ] && echo "$file"; done
 }
+files=()
 mapfile -t files < <(list_files | sort)
+if [ ${#files[@]} -eq 0 ]; then
+    echo "lint.sh: found no files to check (is /proc mounted?)" >&2
+    exit 1
+fi
 # matching REGEX: the project's files whose path matches.
 matching() { printf '%s\n' "${files[@]}" | grep -E "$1"; }
 mapfile -t sources < <(matching '\.(c|h|cc|cu|cuh)$')

@@ -559,6 +559,49 @@ START_TEST(vocabulary) {
 }
 END_TEST
 
+static bt_status keep_line(void *user, size_t index, const char *text, double score) {
+    (void)index, (void)score;
+    snprintf(user, 1000, "%s", text);
+    return BT_OK;
+}
+
+/* The output folder holds all that translation needs. */
+START_TEST(trained_model_stands_alone) {
+    const char *dir = kit_tmpdir(), *run = kit_str("%s/run.yaml", dir);
+    char *text = toy_text(60, 0), got[1000] = "";
+    kit_write_text(kit_str("%s/a", dir), text);
+    free(text);
+    const char *rules = put_rules(&small);
+    kit_write_text(run, kit_str("output: out\ndata: {train: {source: a, target: a}}\n"
+                                "tokenizer: {kind: spacy, model: %s, size: 50, min_count: 2}\n"
+                                "model: {d_model: 8, ff: 8, heads: 1, encoder_layers: 1, "
+                                "decoder_layers: 1}\ntraining: {batch: 20, updates: 2}\n",
+                                rules));
+    bt_run *r;
+    bt_translator *t;
+    bt_train_options train = {.device = "ref"};
+    bt_translate_options options = BT_TRANSLATE_DEFAULTS;
+    options.device = "ref";
+    options.max_length = 5;
+    kit_ok(bt_run_load(run, NULL, 0, &r));
+    kit_ok(bt_train(r, &train));
+    bt_run_free(r);
+    size_t n;
+    free(kit_read(kit_str("%s.words", rules), &n));
+    remove(rules);
+    remove(kit_str("%s.words", rules));
+    kit_ok(bt_translator_open(kit_str("%s/out", dir), &options, &t));
+    const char *line = toy_word(3, 0);
+    kit_ok(bt_translate(t, &line, 1, keep_line, got));
+    ck_assert_uint_gt(strlen(got), 0);
+    bt_translator_free(t);
+    /* Other words are not the model's. */
+    kit_write_text(kit_str("%s/out/source.words", dir), "<pad>\n<s>\n</s>\n<unk>\na\n");
+    kit_fails(bt_translator_open(kit_str("%s/out", dir), &options, &t), BT_EINPUT,
+              "is not the tokeniser");
+}
+END_TEST
+
 /* ---- text out of tokens ---------------------------------------------------------------------- */
 
 static void check_back(const char *rules, const char *const *lines, size_t count) {
@@ -636,8 +679,7 @@ START_TEST(text_back_en) {
     static const char *const lines[] = {
         "A man's well-known, state-of-the-art bike isn't here; they've gone.",
         "\"Don't you see?\", he said (again): I cannot!",
-        "The dogs' owners paid $5 and \xC2\xA3"
-        "10 at 10 a.m.",
+        "The dogs' owners paid $5 and \302\24310 at 10 a.m.",
         "\xE2\x80\x9CWe\xE2\x80\x99re here,\xE2\x80\x9D she said.",
         "He says 'hello' to #7 & co...",
         "Two  blanks, I'm sure, and/or 100%.",
@@ -727,6 +769,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, many_different_words);
     tcase_add_test(tc, several_threads);
     tcase_add_test(tc, vocabulary);
+    tcase_add_test(tc, trained_model_stands_alone);
     tcase_add_test(tc, text_of_small_tokens);
     tcase_add_test(tc, text_back_de);
     tcase_add_test(tc, text_back_en);

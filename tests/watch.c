@@ -83,7 +83,8 @@ static void poison(watch *w, const bti_program *p, const bti_program *caps, int3
     uint64_t guard = w->m->plan->places.staging.bytes ? 64 : 0;
     for (bti_tid i = 1; i <= p->tensors; i++) {
         const bti_tensor *t = &p->tensor[i];
-        if (t->region != BTI_REGION_DYNAMIC || t->last != k || t->pin) continue;
+        if (t->region != BTI_REGION_DYNAMIC || t->last != k || t->pin || caps->tensor[i].bytes == 0)
+            continue;
         if (lives_on(p, k, i)) {
             w->result->in_place++;
             continue;

@@ -100,6 +100,80 @@ static bt_status read_exception(const char *path, const msgpack_object_kv *kv,
     return BT_OK;
 }
 
+/* ---- the form -------------------------------------------------------------------------------- */
+
+/* A number of `n` bytes, the high one first. */
+static uint64_t big_endian(const unsigned char *s, size_t n) {
+    uint64_t v = 0;
+    for (size_t i = 0; i < n; i++) v = v << 8 | s[i];
+    return v;
+}
+
+/* What stands behind the first byte of an object: bytes of a length, bytes of its own beside what
+ * the length says, and how many objects each unit of the length is (0: bytes). */
+typedef struct shape {
+    unsigned char length, fixed, objects;
+} shape;
+static const shape shapes[32] = {
+    /* C0 nil, (none), false, true; C4 bin; C7 ext; CA float */
+    [4] = {1, 0, 0},
+    [5] = {2, 0, 0},
+    [6] = {4, 0, 0},
+    [7] = {1, 1, 0},
+    [8] = {2, 1, 0},
+    [9] = {4, 1, 0},
+    [10] = {0, 4, 0},
+    [11] = {0, 8, 0},
+    /* CC unsigned, D0 signed, D4 fixed ext */
+    [12] = {0, 1, 0},
+    [13] = {0, 2, 0},
+    [14] = {0, 4, 0},
+    [15] = {0, 8, 0},
+    [16] = {0, 1, 0},
+    [17] = {0, 2, 0},
+    [18] = {0, 4, 0},
+    [19] = {0, 8, 0},
+    [20] = {0, 2, 0},
+    [21] = {0, 3, 0},
+    [22] = {0, 5, 0},
+    [23] = {0, 9, 0},
+    [24] = {0, 17, 0},
+    /* D9 str, DC array, DE map */
+    [25] = {1, 0, 0},
+    [26] = {2, 0, 0},
+    [27] = {4, 0, 0},
+    [28] = {2, 0, 1},
+    [29] = {4, 0, 1},
+    [30] = {2, 0, 2},
+    [31] = {4, 0, 2},
+};
+
+/* Is it one whole object? msgpack-c takes memory for as many members as a damaged length says
+ * before it looks whether they are there. */
+static int is_whole(const unsigned char *s, size_t bytes) {
+    size_t at = 0;
+    for (uint64_t open = 1; open > 0; open--) {
+        if (at == bytes || s[at] == 0xC1) return 0;
+        unsigned t = s[at++];
+        uint64_t skip = 0, objects = 0;
+        if (t >= 0x80 && t < 0xA0) {
+            objects = (t & 15) * (t < 0x90 ? 2 : 1);
+        } else if (t >= 0xA0 && t < 0xC0) {
+            skip = t & 31;
+        } else if (t >= 0xC0 && t < 0xE0) {
+            const shape *f = &shapes[t - 0xC0];
+            if (bytes - at < f->length) return 0;
+            uint64_t length = big_endian(s + at, f->length);
+            skip = f->length + f->fixed + (f->objects ? 0 : length);
+            objects = f->objects * length;
+        }
+        if (skip > bytes - at || objects > bytes - at - skip) return 0;
+        at += skip;
+        open += objects;
+    }
+    return at == bytes;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static bt_status read_map(const char *path, const msgpack_object_map *map, bti_spacy_rules *out) {
@@ -119,15 +193,17 @@ static bt_status read_map(const char *path, const msgpack_object_map *map, bti_s
 
 bt_status bti_spacy_read(const char *path, const char *data, size_t bytes, bti_spacy_rules *out) {
     *out = (bti_spacy_rules){.faster_heuristics = 1};
+    if (!is_whole((const unsigned char *)data, bytes))
+        return damaged(path, "not one whole msgpack object");
     msgpack_unpacked file;
     msgpack_unpacked_init(&file);
     size_t used = 0;
     msgpack_unpack_return r = msgpack_unpack_next(&file, data, bytes, &used);
     bt_status s;
     if (r == MSGPACK_UNPACK_NOMEM_ERROR)
-        s = damaged(path, "lists longer than memory");
+        s = bti_fail(BT_ENOMEM, "%s: no memory to read it", path);
     else if ((r != MSGPACK_UNPACK_SUCCESS && r != MSGPACK_UNPACK_EXTRA_BYTES) || used != bytes)
-        s = damaged(path, "not one msgpack object");
+        s = damaged(path, "nested too deep");
     else if (file.data.type != MSGPACK_OBJECT_MAP)
         s = damaged(path, "not a map");
     else

@@ -2,7 +2,7 @@
  * loses prefixes and suffixes until none is left or an exception remains, and what remains is whole
  * (token_match, url_match) or cut at infixes. Then exceptions are looked for across tokens.
  *
- * Words repeat: what a word became is kept, for each thread at work apart, up to KEPT_WORDS. */
+ * Words repeat: what a word became is kept, for each thread at work apart, within bounds. */
 #include "core/data/spacy.h"
 
 #include "core/base/status.h"
@@ -12,7 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_WORDS = 1 << 16, KEPT_BYTES = 256 }; /* longer words are not kept */
+enum {
+    KEPT_WORDS = 1 << 16, /* then all are forgotten, as beyond so many tokens or bytes of words */
+    KEPT_TOKENS = 1 << 18,
+    KEPT_TEXT = 4 << 20,
+    KEPT_BYTES = 256 /* longer words are not kept */
+};
 
 typedef struct token {
     const char *text;
@@ -224,7 +229,8 @@ static bt_status recall(const work *w, int64_t kept, const char *text, token_lis
 static bt_status keep(work *w, const char *text, size_t bytes, const token *t, size_t count) {
     int64_t index;
     if (bytes > KEPT_BYTES) return BT_OK;
-    if (w->kept.count == KEPT_WORDS) {
+    if (w->kept.count == KEPT_WORDS || w->kept_tokens.count > KEPT_TOKENS ||
+        w->kept.used > KEPT_TEXT) {
         bti_strings_clear(&w->kept);
         w->kept_tokens.count = 0;
     }

@@ -26,10 +26,11 @@ static bt_status word_bytes(const char *path, int64_t line, const char *s, size_
                             size_t *bytes) {
     const char *tab = memrchr(s, '\t', n);
     *bytes = tab != NULL ? (size_t)(tab - s) : n;
-    for (const char *p = tab ? tab + 1 : s + n; p < s + n || p == tab + 1; p++)
-        if (p == s + n || *p < '0' || *p > '9')
-            return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": behind the TAB there must be a count",
-                            path, line);
+    size_t digits = *bytes + 1;
+    while (digits < n && s[digits] >= '0' && s[digits] <= '9') digits++;
+    if (tab != NULL && (digits < n || s[n - 1] == '\t'))
+        return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": behind the TAB there must be a count",
+                        path, line);
     if (*bytes == 0)
         return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": there is no word", path, line);
     return BT_OK;

@@ -21,10 +21,18 @@ typedef struct block {
     uint64_t offset;
 } block;
 
+/* A block in its place. */
+typedef struct placed {
+    uint64_t offset, end;
+    int32_t first, last;
+} placed;
+
 typedef struct state {
     block *blocks;
+    placed *placed; /* by offset */
     int32_t count;
-    int32_t *order, *trial, *sorted;
+    int32_t *order, *trial;
+    const int64_t *live; /* bytes at each op */
     uint64_t heap;
 } state;
 
@@ -52,7 +60,8 @@ static int may_alias(const bti_program *p, int32_t k, int out, int in) {
     return 1;
 }
 
-/* block_of[id]: the block of each tensor; fills blocks with live ranges and bytes. */
+/* block_of[id]: the block of each tensor, -1 for those without bytes; fills blocks with live ranges
+ * and bytes. */
 static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, block *blocks,
                            int32_t *block_of) {
     int32_t count = 0;
@@ -65,6 +74,7 @@ static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, 
             bti_tid id = i < info->operands ? o->t[i].id : o->ws;
             if (id == 0 || !has_place(&p->tensor[id]) || block_of[id] >= 0) continue;
             const bti_tensor *t = &p->tensor[id];
+            if (t->bytes == 0) continue; /* most scratch */
             uint32_t alias =
                 i < info->operands && !opt->no_alias ? info->operand[i].alias & ~taken : 0;
             for (int j = 0; alias >> j && block_of[id] < 0; j++) {
@@ -83,29 +93,33 @@ static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, 
     return count;
 }
 
-/* Most bytes live at an op (a block is live from its first op to its last, both included), and the
- * most while each block lives. */
-static uint64_t most_live(block *blocks, int32_t count, int64_t *delta, int32_t ops,
+/* live[k]: bytes live at each op (a block is live from its first op to its last, both included);
+ * gives the most. */
+static uint64_t most_live(const block *blocks, int32_t count, int64_t *live, int32_t ops,
                           int32_t *peak) {
-    memset(delta, 0, ((size_t)ops + 1) * sizeof *delta);
+    memset(live, 0, ((size_t)ops + 1) * sizeof *live);
     for (int32_t i = 0; i < count; i++) {
-        delta[blocks[i].first] += (int64_t)blocks[i].bytes;
-        delta[blocks[i].last + 1] -= (int64_t)blocks[i].bytes;
+        live[blocks[i].first] += (int64_t)blocks[i].bytes;
+        live[blocks[i].last + 1] -= (int64_t)blocks[i].bytes;
     }
-    int64_t live = 0, best = 0;
+    int64_t sum = 0, best = 0;
     *peak = 0;
     for (int32_t k = 0; k < ops; k++) {
-        live += delta[k];
-        delta[k] = live;
-        if (live > best) {
-            best = live;
+        sum += live[k];
+        live[k] = sum;
+        if (sum > best) {
+            best = sum;
             *peak = k;
         }
     }
+    return (uint64_t)best;
+}
+
+/* Most bytes live at once while each block lives. */
+static void set_crowds(block *blocks, int32_t count, const int64_t *live) {
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = blocks[i].first; k <= blocks[i].last; k++)
-            if ((uint64_t)delta[k] > blocks[i].crowd) blocks[i].crowd = (uint64_t)delta[k];
-    return (uint64_t)best;
+            if ((uint64_t)live[k] > blocks[i].crowd) blocks[i].crowd = (uint64_t)live[k];
 }
 
 /* An address for `bytes` bytes at `at` or above that does not cross a heap's end. */
@@ -118,15 +132,14 @@ static int together(const block *a, const block *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Lowest offset for block b among the placed ones. They are sorted by offset, so whatever lies
+/* Lowest offset for block b among the n placed ones. They are sorted by offset, so whatever lies
  * below `at` and lives at the same time has pushed `at` past its end already. */
-static uint64_t lowest_fit(const state *s, int32_t placed, const block *b) {
+static uint64_t lowest_fit(const state *s, int32_t n, const block *b) {
     uint64_t at = 0;
-    for (int32_t i = 0; i < placed; i++) {
-        const block *q = &s->blocks[s->sorted[i]];
+    for (const placed *q = s->placed; q < s->placed + n; q++) {
         if (q->offset >= at + b->bytes) break;
-        if (!together(q, b) || q->offset + q->bytes <= at) continue;
-        at = in_heap(s, q->offset + q->bytes, b->bytes);
+        if (q->last < b->first || b->last < q->first || q->end <= at) continue;
+        at = in_heap(s, q->end, b->bytes);
     }
     return at;
 }
@@ -139,11 +152,9 @@ static uint64_t place(state *s, const int32_t *order, uint64_t limit, int32_t *h
         block *b = &s->blocks[order[n]];
         b->offset = lowest_fit(s, n, b);
         int32_t i = n;
-        while (i > 0 && s->blocks[s->sorted[i - 1]].offset > b->offset) {
-            s->sorted[i] = s->sorted[i - 1];
-            i--;
-        }
-        s->sorted[i] = order[n];
+        while (i > 0 && s->placed[i - 1].offset > b->offset) i--;
+        memmove(&s->placed[i + 1], &s->placed[i], (size_t)(n - i) * sizeof *s->placed);
+        s->placed[i] = (placed){b->offset, b->offset + b->bytes, b->first, b->last};
         if (b->offset + b->bytes > top) {
             top = b->offset + b->bytes;
             *highest = n;
@@ -242,6 +253,7 @@ static uint64_t place_best(state *s, int32_t *best, uint64_t live, int32_t peak)
     int32_t highest = 0;
     for (int n = 0; n < 2 * RULES && best_top > live + live / 200; n++) {
         sort_by by = {s->blocks, (rule)(n % RULES), peak};
+        if (n == BY_CROWD) set_crowds(s->blocks, s->count, s->live);
         for (int32_t i = 0; i < s->count; i++) s->order[i] = i;
         qsort_r(s->order, (size_t)s->count, sizeof *s->order, compare, &by);
         uint64_t top = place(s, s->order, UINT64_MAX, &highest);
@@ -279,14 +291,14 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
     bt_status status = BT_ENOMEM;
     state s = {.heap = options->heap};
     size_t n = (size_t)p->tensors + 1;
-    int32_t *ints = bti_alloc(5 * n, sizeof *ints);
-    int64_t *delta = bti_alloc((size_t)p->ops + 2, sizeof *delta);
+    int32_t *ints = bti_alloc(4 * n, sizeof *ints);
+    int64_t *live = bti_alloc((size_t)p->ops + 2, sizeof *live);
     s.blocks = bti_alloc(n, sizeof *s.blocks);
-    if (ints == NULL || delta == NULL || s.blocks == NULL) goto done;
+    s.placed = bti_alloc(n, sizeof *s.placed);
+    if (ints == NULL || live == NULL || s.blocks == NULL || s.placed == NULL) goto done;
     int32_t *block_of = ints, *best = ints + n;
     s.order = ints + 2 * n;
     s.trial = ints + 3 * n;
-    s.sorted = ints + 4 * n;
     s.count = make_blocks(p, options, s.blocks, block_of);
     for (bti_tid i = 1; i <= p->tensors; i++) {
         if (block_of[i] < 0 || s.heap == 0 || s.blocks[block_of[i]].bytes <= s.heap) continue;
@@ -297,15 +309,24 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
                           (unsigned long long)s.heap);
         goto done;
     }
-    out->live = most_live(s.blocks, s.count, delta, p->ops, &out->peak_op);
+    out->live = most_live(s.blocks, s.count, live, p->ops, &out->peak_op);
+    s.live = live;
+    if (options->most && out->live > options->most) {
+        out->bytes = out->live;
+        out->largest = 0;
+        memset(out->kind, 0, sizeof out->kind);
+        status = BT_OK;
+        goto done;
+    }
     out->bytes = s.count ? place_best(&s, best, out->live, out->peak_op) : 0;
     for (bti_tid i = 1; i <= p->tensors; i++)
         if (block_of[i] >= 0) p->tensor[i].address = s.blocks[block_of[i]].offset;
     report(p, s.blocks, block_of, out);
     status = BT_OK;
 done:
+    bti_free(s.placed);
     bti_free(s.blocks);
-    bti_free(delta);
+    bti_free(live);
     bti_free(ints);
     return status;
 }

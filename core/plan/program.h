@@ -155,6 +155,7 @@ typedef struct bti_layout_options {
     uint64_t alignment;
     uint64_t heap;  /* no tensor crosses a multiple of this; 0: no limit */
     uint64_t guard; /* bytes kept free behind each tensor (tests) */
+    uint64_t most;  /* when more is live at once, nothing is placed and bytes = live; 0: no limit */
     int no_alias;   /* no in-place outputs (tests) */
 } bti_layout_options;
 

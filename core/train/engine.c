@@ -37,6 +37,14 @@ static bt_status take_host(bti_engine *e) {
     return bti_program_reserve(e->update, plan->update);
 }
 
+/* Waits for copies from or to host memory that the caller then frees: also after a failure, when a
+ * copy may wait in the stream still. */
+static bt_status settle(bti_engine *e, bt_status status) {
+    bt_status waited = e->dev->ops->sync(e->dev, NULL);
+    if (waited != BT_OK) e->dev->ops->sync(e->dev, NULL);
+    return status != BT_OK ? status : waited;
+}
+
 static bt_status write_positions(bti_engine *e) {
     const bti_places *at = &e->plan->places;
     size_t bytes = (size_t)(at->position_rows * e->model->cfg.d_model) *
@@ -46,7 +54,7 @@ static bt_status write_positions(bti_engine *e) {
     bti_model_positions(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
-    if (status == BT_OK) status = e->dev->ops->sync(e->dev, NULL);
+    status = settle(e, status);
     bti_free(table);
     return status;
 }
@@ -86,7 +94,7 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
 
 void bti_engine_free(bti_engine *e) {
     if (e == NULL) return;
-    e->dev->ops->sync(e->dev, NULL);
+    settle(e, BT_OK);
     for (int i = 0; i < 2; i++) {
         e->dev->ops->host_free(e->dev, e->host_slot[i]);
         e->dev->ops->event_free(e->dev, e->slot_event[i]);
@@ -114,15 +122,13 @@ bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64
                           int64_t count, void *host) {
     size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
-    BT_TRY(e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
-                                 (uint64_t)count * size));
-    return e->dev->ops->sync(e->dev, NULL);
+    return settle(e, e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
+                                           (uint64_t)count * size));
 }
 
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
-    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, param)));
-    return e->dev->ops->sync(e->dev, NULL);
+    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, param)));
 }
 
 bt_status bti_engine_init(bti_engine *e) {

@@ -38,6 +38,7 @@ typedef struct search {
     bti_program *step, *mean, *update;
     uint32_t *keep;
     uint64_t update_bytes;
+    int exact; /* what does not fit is laid out all the same */
     double update_seconds;
 } search;
 
@@ -131,6 +132,14 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
+/* Bytes that a dynamic region may have within the budget; 0: no limit. */
+static uint64_t dynamic_limit(const search *s, const bti_run_plan *plan) {
+    uint64_t others = s->opt->runtime;
+    if (s->opt->budget == 0 || s->exact) return 0;
+    for (int r = 0; r < BTI_REGION_DYNAMIC; r++) others += plan->region[r];
+    return s->opt->budget > others ? s->opt->budget - others : 1;
+}
+
 /* Emits, lays out and counts one candidate into `plan` (its programs excepted). BT_EFIT when a
  * tensor is larger than a heap. */
 static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *plan) {
@@ -142,11 +151,14 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);
     BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows, 1));
-    bti_layout_options layout = {.alignment = align, .heap = plan->heap, .guard = s->opt->guard};
-    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
     plan->places = s->places;
     plan->decode_staging = 2 * s->places.staging.bytes;
     plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
+    bti_layout_options layout = {.alignment = align,
+                                 .heap = plan->heap,
+                                 .guard = s->opt->guard,
+                                 .most = dynamic_limit(s, plan)};
+    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
     uint64_t train = max_u64(plan->layout.bytes, s->update_bytes);
     plan->region[BTI_REGION_DYNAMIC] = max_u64(train, s->opt->decode_dynamic);
     plan->bytes[BTI_BYTES_DECODE] =
@@ -261,6 +273,7 @@ static bt_status find_smallest(search *s, bti_run_plan *plan) {
     int32_t low, high;
     recompute_range(s, &low, &high);
     candidate c = {s->w->max_sentences, 0, chunk_at(s, CHUNKS - 1)};
+    s->exact = 1;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
         c.recompute_layers = middle;
@@ -275,6 +288,7 @@ static bt_status find_smallest(search *s, bti_run_plan *plan) {
     }
     c.recompute_layers = low;
     BT_TRY(count_candidate(s, &c, plan));
+    s->exact = 0;
     return predict(s, plan);
 }
 
@@ -373,6 +387,7 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     /* The programs hold the last candidate: emit the chosen one again. */
     candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->logit_rows};
     double seconds = plan->seconds;
+    s.exact = 1;
     if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
     plan->seconds = seconds;
     if (options->validation && (status = plan_losses(&s, plan)) != BT_OK) goto fail;

@@ -28,6 +28,8 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     char *file = bti_tokenizer_trained_file(t);
     if (file == NULL) return BT_ENOMEM;
     int there = bti_file_exists(file);
+    if (!there && t->size > 0)
+        bti_log(BT_LOG_INFO, "training a tokeniser of %lld pieces: %s", (long long)t->size, file);
     bti_free(file);
     if (there || t->size == 0) return BT_OK;
     bti_corpus_config corpus = corpus_config(s);
@@ -38,7 +40,6 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     size_t n = 0;
     for (int f = first; f <= last; f++)
         for (size_t i = 0; i < files[f]->count; i++) list[n++] = files[f]->path[i];
-    bti_log(BT_LOG_INFO, "training a tokeniser of %lld pieces: %s", (long long)t->size, t->model);
     bt_status status = bti_tokenizer_train(t, list, n);
     bti_free(list);
     return status;

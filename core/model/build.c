@@ -1,0 +1,74 @@
+/* What the files that emit the model share: tensors, products, places of parameters. */
+#include "core/model/build.h"
+
+bt_drop bti_drop_at(const bti_build *b, double p, int32_t site) {
+    if (!b->step->training) p = 0;
+    return (bt_drop){
+        .seed = b->step->seed, .update = b->step->update, .site = (uint32_t)site, .p = (float)p};
+}
+
+bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
+                           int64_t rows, int64_t cols) {
+    return bti_tensor_new(b->p, name, layer, BTI_KIND_ACTIVATION, cls, b->dtype, rows, cols);
+}
+
+static void gemm(bti_build *b, bti_ref a, int trans_a, bti_ref w, int trans_b, bti_ref c,
+                 double beta) {
+    bti_emit(b->p, BT_OP_GEMM, BTI_OPERANDS([BT_GEMM_A] = a, [BT_GEMM_B] = w, [BT_GEMM_C] = c),
+             &(bt_op_params){.gemm = {.trans_a = (uint8_t)trans_a,
+                                      .trans_b = (uint8_t)trans_b,
+                                      .alpha = 1,
+                                      .beta = beta}},
+             0);
+}
+
+void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y) {
+    if (b->row_tile == 0) {
+        gemm(b, x, 0, w, 1, y, 0);
+        return;
+    }
+    bti_loop_begin(b->p);
+    for (int64_t at = 0; at < x.rows; at += b->row_tile) {
+        gemm(b, bti_rows(x, at, b->row_tile), 0, w, 1, bti_rows(y, at, b->row_tile), 0);
+        bti_loop_next(b->p);
+    }
+    bti_loop_end(b->p);
+}
+
+bti_tid bti_linear(bti_build *b, bti_ref x, bti_ref w, const char *name, int32_t layer,
+                   bti_class cls) {
+    bti_tid y = bti_activation_new(b, name, layer, cls, x.rows, w.rows);
+    bti_linear_into(b, x, w, bti_all(b->p, y));
+    return y;
+}
+
+void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta) {
+    gemm(b, dy, 1, x, 0, dw, beta);
+}
+
+void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta) {
+    gemm(b, dy, 0, w, 0, dx, beta);
+}
+
+void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta) {
+    bti_emit(b->p, BT_OP_BIAS_ACT_BWD,
+             BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = dy, [BT_BIAS_ACT_BWD_DBIAS] = db),
+             &(bt_op_params){.bias_act = {.act = BT_ACT_NONE, .beta = beta}}, 0);
+}
+
+void bti_declare_parameters(bti_build *b, const bti_places *places) {
+    bti_program *p = b->p;
+    const bti_params *t = &b->m->params;
+    for (int g = 0; g < 2; g++) {
+        bti_region region = g ? BTI_REGION_GRADIENTS : BTI_REGION_WEIGHTS;
+        for (int32_t i = 0; i < t->count; i++) {
+            const bti_param *q = &t->param[i];
+            bti_tid id =
+                bti_tensor_fixed(p, q->name, region, q->address, t->dtype, q->rows, q->cols);
+            if (i == 0 && g) b->grad0 = id;
+            if (i == 0 && !g) b->weight0 = id;
+        }
+    }
+    b->positions = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
+                                    b->dtype, places->position_rows, b->m->cfg.d_model);
+}
