@@ -84,13 +84,19 @@ static bt_status open_valid(bti_session *s) {
     return BT_OK;
 }
 
-static bt_status open_text(bti_session *s) {
+bt_status bti_session_tokenizers(bti_session *s) {
     const bti_run_config *c = s->cfg;
     for (int side = 0; side < (c->shared ? 1 : 2); side++) {
         BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
     if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    return BT_OK;
+}
+
+static bt_status open_text(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    BT_TRY(bti_session_tokenizers(s));
     bti_corpus_config corpus = corpus_config(s);
     bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
             c->data.train_target.path[0]);
