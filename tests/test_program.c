@@ -8,6 +8,7 @@ static void add(TCase *tc) {
     add_train(tc);
     add_data(tc);
     add_translate(tc);
+    add_check(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

@@ -129,6 +129,6 @@ static int run(const cli_command *self, int argc, char **argv) {
     return cli_run_part(self, parts, argc, argv);
 }
 
-const cli_command cli_vocab = {"vocab", "train|inspect|encode|decode",
-                               "tokenisers: makes one, looks at it, text to ids and back", run,
-                               NULL};
+const cli_command cli_vocab = {"vocab", "PART ...",
+                               "train, inspect, encode, decode: tokenisers, text to ids and back",
+                               run, NULL};

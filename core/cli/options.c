@@ -134,15 +134,18 @@ int cli_run_part(const cli_command *command, const cli_command *const *parts, in
                  char **argv) {
     const char *word = argc > 0 ? argv[0] : "";
     size_t skip = strlen(command->name) + 1;
-    for (int i = 0; parts[i] != NULL; i++)
+    char list[128] = "";
+    for (int i = 0; parts[i] != NULL; i++) {
+        size_t used = strlen(list);
         if (strcmp(parts[i]->name + skip, word) == 0)
             return parts[i]->run(parts[i], argc - 1, argv + 1);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", parts[i]->name + skip);
+    }
     if (strcmp(word, "--help") != 0 && strcmp(word, "-h") != 0)
-        return cli_usage(command, "%s expected%s%s", command->arguments, word[0] ? ", not " : "",
-                         word);
+        return cli_usage(command, "%s expected%s%s", list, word[0] ? ", not " : "", word);
     printf("Usage: bantam %s %s\n%s\n\n", command->name, command->arguments, command->summary);
     for (int i = 0; parts[i] != NULL; i++)
         printf("  %-14s %s\n", parts[i]->name, parts[i]->summary);
-    printf("\n\"bantam %s PART --help\" tells its options.\n", command->name);
+    printf("\n\"bantam %s --help\" tells the options of one.\n", parts[0]->name);
     return CLI_DONE;
 }

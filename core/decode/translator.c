@@ -306,6 +306,9 @@ static bt_status encode_line(bt_translator *t, const char *text, line *l, int64_
     if (fixed != NULL) (*repaired)++;
     bt_status status = bti_translator_encode(t, 0, fixed ? fixed : text, bytes, &l->ids, cut);
     bti_free(fixed);
+    int32_t unk = bti_tokenizer_specials(t->tokenizer[0]).unk;
+    for (int64_t i = 0; i < l->ids.count - 1; i++) t->source_unknown += l->ids.id[i] == unk;
+    if (l->ids.count > 0) t->source_tokens += l->ids.count - 1;
     return status;
 }
 
@@ -313,6 +316,15 @@ static int shorter(const void *a, const void *b) {
     const line *x = *(line *const *)a, *y = *(line *const *)b;
     if (x->source.count != y->source.count) return x->source.count < y->source.count ? -1 : 1;
     return x->index < y->index ? -1 : 1;
+}
+
+/* Text for another model, or prepared in another way, is told once. */
+static void say_unknown(bt_translator *t) {
+    double share =
+        100.0 * (double)t->source_unknown / (double)(t->source_tokens + !t->source_tokens);
+    if (share < 5 || t->said_unknown) return;
+    t->said_unknown = 1;
+    bti_log(BT_LOG_WARN, "%.1f %% of the source tokens so far are unknown to the tokeniser", share);
 }
 
 /* Hands over what is done, in order, from *next on. */
@@ -376,6 +388,7 @@ bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, 
                            : BT_OK;
     for (size_t i = 0; i < count && status == BT_OK; i++)
         status = encode_line(t, text[i], &c.lines[i], &repaired, &cut);
+    say_unknown(t);
     if (repaired > 0)
         bti_log(BT_LOG_WARN, "%lld lines are not UTF-8; wrong bytes are read as U+FFFD",
                 (long long)repaired);

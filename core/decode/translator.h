@@ -15,6 +15,8 @@ struct bt_translator {
     bti_places places;
     bti_arena arena;
     bti_decoder *decoder;
+    int64_t source_tokens, source_unknown; /* of all calls, end symbols not counted */
+    int said_unknown;
     int with_losses;
     bti_losses *losses; /* NULL when not asked for */
 };
