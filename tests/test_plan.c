@@ -5,6 +5,13 @@
 #include "tests/kit.h"
 #include "tests/plan_parts.h"
 
+/* Programs that are laid out; fewer where a sanitizer makes them slow. */
+#if defined(__SANITIZE_ADDRESS__)
+#define RUNS 40
+#else
+#define RUNS 240
+#endif
+
 static uint64_t state;
 
 static int64_t pick(int64_t least, int64_t most) {
@@ -161,7 +168,7 @@ static void check_places(const bti_program *p, uint64_t region, uint64_t heap, u
 START_TEST(waste) {
     const char *const planning[] = {"ref", "cpu", "far"};
     double worst = 1, sum = 0;
-    int runs = 240;
+    int runs = RUNS;
     state = 1;
     for (int i = 0; i < runs; i++) {
         plain x = random_program(planning[i % 2], i % 4 == 3 ? 4096 : 64);

@@ -492,12 +492,16 @@ bt_status bti_run_config_print(const bti_run_config *cfg, char **text) {
     return finish(&w, text);
 }
 
+static char *print_or_none(const bti_run_config *cfg, const bti_key *key) {
+    return bti_key_is_absent(cfg, key) ? bti_strdup("none") : bti_key_print(cfg, key);
+}
+
 bt_status bti_run_config_compare(const bti_run_config *was, const bti_run_config *is,
                                  bti_run_differ_fn each, void *user) {
     bt_status status = BT_OK;
     bti_numbers numbers = bti_numbers_begin();
     for (int i = 0; i < BTI_KEYS && status == BT_OK; i++) {
-        char *a = bti_key_print(was, &bti_keys[i]), *b = bti_key_print(is, &bti_keys[i]);
+        char *a = print_or_none(was, &bti_keys[i]), *b = print_or_none(is, &bti_keys[i]);
         if (a == NULL || b == NULL)
             status = BT_ENOMEM;
         else if (strcmp(a, b) != 0)
