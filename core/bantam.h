@@ -207,6 +207,72 @@ BT_API bt_status bt_score_lines(const char *const *hypotheses, const char *const
 BT_API bt_status bt_scores_text(const bt_scores *scores, char **text);
 BT_API bt_status bt_scores_json(const bt_scores *scores, char **json);
 
+/* ---- Vocabularies -------------------------------------------------------------------------------
+ */
+
+/* Zero-initialised: what is not set has its default. */
+typedef struct bt_vocab_config {
+    const char *kind;       /* "sentencepiece", "xlmr", "words" or "spacy" */
+    const char *model;      /* the tokeniser's file */
+    const char *vocabulary; /* spacy: its word list; NULL: MODEL.words, or none where that is not
+                               there: all words are unknown then */
+    int64_t size;           /* to train: pieces, or words at most */
+    int64_t min_count;      /* to train, word lists: rarer words are left out; 0: 1 */
+} bt_vocab_config;
+
+/* Trains a tokeniser (spacy: the word list of one) on the lines of `files` and writes its file. */
+BT_API bt_status bt_vocab_train(const bt_vocab_config *config, const char *const *files,
+                                size_t count);
+
+typedef struct bt_vocab bt_vocab;
+
+BT_API bt_status bt_vocab_open(const bt_vocab_config *config, bt_vocab **out);
+BT_API void bt_vocab_free(bt_vocab *vocab);
+/* Kind, size, special symbols, checksum, and the first `pieces` pieces. */
+BT_API bt_status bt_vocab_text(const bt_vocab *vocab, int64_t pieces, char **text);
+BT_API bt_status bt_vocab_json(const bt_vocab *vocab, int64_t pieces, char **json);
+
+/* Takes one line, without line end; it is valid during the call. Anything but BT_OK ends the call
+ * that made it, which returns it. */
+typedef bt_status (*bt_line_fn)(void *user, const char *line);
+
+/* One line for each line of `files` (plain or .gz, "-" is standard input; text that is not UTF-8 is
+ * BT_EINPUT): its ids, or with `json` {"tokens": [...], "ids": [...]}. No special symbol is added.
+ */
+BT_API bt_status bt_vocab_encode(const bt_vocab *vocab, const char *const *files, size_t count,
+                                 int json, bt_line_fn fn, void *user);
+/* The text of each line of ids, special symbols left out. */
+BT_API bt_status bt_vocab_decode(const bt_vocab *vocab, const char *const *files, size_t count,
+                                 bt_line_fn fn, void *user);
+
+/* ---- The text of a run --------------------------------------------------------------------------
+ */
+
+/* What the run's text and tokenisers make of each other: pairs, lengths, what data.max_length cuts,
+ * the share of unknown tokens in each file, the longest pairs, pairs of the training text that are
+ * in the validation text too, empty pairs. Trains tokenisers as bt_train would; reads the text
+ * once, in memory that does not depend on the training text's size. */
+BT_API bt_status bt_data_check_text(const bt_run *run, char **text);
+BT_API bt_status bt_data_check_json(const bt_run *run, char **json);
+
+/* ---- Evaluation ---------------------------------------------------------------------------------
+ */
+
+typedef struct bt_evaluation {
+    int64_t lines;         /* pairs of lines, those with an empty side too */
+    int64_t target_tokens; /* that the losses are of, end symbols included */
+    double loss, nll;      /* per target token: as trained (with label smoothing), and plain */
+    double perplexity;     /* exp(nll) */
+    bt_scores scores;      /* BLEU and chrF of the translations of all lines */
+} bt_evaluation;
+
+/* Losses of the references and scores of the translations of a file, line by line (plain or .gz).
+ * Bad text and different line counts are BT_EINPUT, as in training. */
+BT_API bt_status bt_evaluate(const char *model, const char *source, const char *reference,
+                             const bt_translate_options *options, bt_evaluation *out);
+BT_API bt_status bt_evaluation_text(const bt_evaluation *evaluation, char **text);
+BT_API bt_status bt_evaluation_json(const bt_evaluation *evaluation, char **json);
+
 #ifdef __cplusplus
 }
 #endif

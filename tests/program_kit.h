@@ -96,5 +96,6 @@ void add_train(TCase *tc);
 void add_data(TCase *tc);
 void add_translate(TCase *tc);
 void add_valid(TCase *tc);
+void add_check(TCase *tc);
 
 #endif

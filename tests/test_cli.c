@@ -139,6 +139,69 @@ bt_status bt_scores_json(const bt_scores *s, char **json) {
     return (void)s, *json = copy("{}"), BT_OK;
 }
 
+struct bt_vocab {
+    const char *model;
+};
+
+static void show_vocab(const bt_vocab_config *c) {
+    printf("%s %s %s size %lld least %lld\n", c->kind, c->model,
+           c->vocabulary ? c->vocabulary : "-", (long long)c->size, (long long)c->min_count);
+}
+
+bt_status bt_vocab_train(const bt_vocab_config *c, const char *const *files, size_t count) {
+    show_vocab(c);
+    for (size_t i = 0; i < count; i++) printf("file %s\n", files[i]);
+    return BT_OK;
+}
+bt_status bt_vocab_open(const bt_vocab_config *c, bt_vocab **out) {
+    if (strcmp(c->model, "damaged") == 0) return bti_fail(BT_EINPUT, "damaged: no model");
+    show_vocab(c);
+    *out = malloc(sizeof **out);
+    (*out)->model = c->model;
+    return BT_OK;
+}
+void bt_vocab_free(bt_vocab *v) { free(v); }
+bt_status bt_vocab_text(const bt_vocab *v, int64_t pieces, char **text) {
+    return (void)v, *text = copy(pieces == 3 ? "3 pieces" : "pieces"), BT_OK;
+}
+bt_status bt_vocab_json(const bt_vocab *v, int64_t pieces, char **json) {
+    return (void)v, (void)pieces, *json = copy("{\"size\": 1}"), BT_OK;
+}
+bt_status bt_vocab_encode(const bt_vocab *v, const char *const *files, size_t count, int json,
+                          bt_line_fn fn, void *user) {
+    (void)v;
+    for (size_t i = 0; i < count; i++)
+        BT_TRY(fn(user, kit_str("%s of %s", json ? "json" : "ids", files[i])));
+    return BT_OK;
+}
+bt_status bt_vocab_decode(const bt_vocab *v, const char *const *files, size_t count, bt_line_fn fn,
+                          void *user) {
+    (void)v;
+    for (size_t i = 0; i < count; i++) BT_TRY(fn(user, kit_str("text of %s", files[i])));
+    return BT_OK;
+}
+
+bt_status bt_data_check_text(const bt_run *run, char **text) {
+    return *text = copy(run->path), BT_OK;
+}
+bt_status bt_data_check_json(const bt_run *run, char **json) {
+    return (void)run, *json = copy("{\"train\": 1}"), BT_OK;
+}
+
+bt_status bt_evaluate(const char *model, const char *source, const char *reference,
+                      const bt_translate_options *o, bt_evaluation *out) {
+    printf("%s %s %s beam %d batch %d threads %d memory %s\n", model, source, reference, o->beam,
+           o->batch, o->threads, o->memory ? o->memory : "-");
+    *out = (bt_evaluation){.lines = 1};
+    return BT_OK;
+}
+bt_status bt_evaluation_text(const bt_evaluation *e, char **text) {
+    return (void)e, *text = copy("loss 1"), BT_OK;
+}
+bt_status bt_evaluation_json(const bt_evaluation *e, char **json) {
+    return (void)e, *json = copy("{\"loss\": 1}"), BT_OK;
+}
+
 /* ---- running the program -----------------------------------------------------------------------
  */
 
@@ -243,8 +306,11 @@ START_TEST(help_and_version) {
     expect("--version", 0, "bantam " BT_VERSION "\n", "");
     expect("--help", 0, "translate MODEL", "");
     expect("help", 0, "Exit status:", "");
-    static const char *const name[] = {"train", "plan", "translate", "score", "devices"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const name[] = {
+        "train",        "plan",         "translate",    "evaluate", "score",
+        "devices",      "data",         "data check",   "vocab",    "vocab train",
+        "vocab encode", "vocab decode", "vocab inspect"};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         expect(kit_str("%s --help", name[i]), 0, kit_str("Usage: bantam %s", name[i]), "");
         expect(kit_str("%s -h", name[i]), 0, "--help", "");
     }
@@ -304,6 +370,41 @@ START_TEST(plan_score_devices) {
     expect("devices", 0, "cpu: ready\n", "");
     expect("devices --json", 0, "{\"devices\": []}\n", "");
     result r = run_to("devices", NULL, 0, "/dev/full");
+    ck_assert_int_eq(r.code, 1);
+    ck_assert_ptr_nonnull(strstr(r.err, "standard output cannot be written"));
+    result_free(r);
+}
+END_TEST
+
+START_TEST(vocab_data_evaluate) {
+    expect("vocab train --tokenizer words a --model m --size 9 b", 0,
+           "words m - size 9 least 1\nfile a\nfile b\n", "");
+    expect("vocab train --tokenizer spacy a --model m --size 9 --min-count 2 --vocabulary v", 0,
+           "spacy m v size 9 least 2\nfile a\n", "");
+    expect("vocab inspect --tokenizer words --model m --pieces 3", 0, "3 pieces\n", "");
+    expect("vocab inspect --tokenizer words --model m --json", 0, "{\"size\": 1}\n", "");
+    expect("vocab inspect --tokenizer words --model damaged", 2, "",
+           "bantam vocab inspect: damaged: no model\n");
+    expect("vocab encode --tokenizer words --model m", 0, "ids of -\n", "");
+    expect("vocab encode --tokenizer words --model m --json a b", 0, "json of a\njson of b\n", "");
+    expect("vocab decode --tokenizer words --model m a", 0, "text of a\n", "");
+    usage("vocab decode --tokenizer words --model m --json", "there is no option --json");
+    usage("vocab", "train, inspect, encode, decode expected; see bantam vocab --help");
+    usage("vocab encode --model m", "--tokenizer KIND is missing");
+    usage("vocab encode --tokenizer words", "--model FILE is missing");
+    usage("vocab train --tokenizer words --model m a", "--size N is missing");
+    usage("vocab train --tokenizer words --model m --size 3", "FILE... expected");
+    expect("data check a --set x=1", 0, "set x=1\na\n", "");
+    expect("data check a --json", 0, "{\"train\": 1}\n", "");
+    expect("data check bad.yaml", 2, "", "bantam data check: bad.yaml:3: no\n");
+    usage("data a", "check expected, not a");
+    expect("evaluate m --source s --reference r --beam 2 --batch 3 --threads 1 --memory 1GiB", 0,
+           "m s r beam 2 batch 3 threads 1 memory 1GiB\nloss 1\n", "");
+    expect("evaluate m --source s --reference r --json", 0, "beam 4 batch 0 threads 0 memory -\n",
+           "");
+    usage("evaluate m --source s", "--reference FILE is missing");
+    usage("evaluate --source s --reference r", "MODEL expected");
+    result r = run_to("vocab encode --tokenizer words --model m", NULL, 0, "/dev/full");
     ck_assert_int_eq(r.code, 1);
     ck_assert_ptr_nonnull(strstr(r.err, "standard output cannot be written"));
     result_free(r);
@@ -468,6 +569,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, signals);
     tcase_add_test(tc, options_arrive);
     tcase_add_test(tc, plan_score_devices);
+    tcase_add_test(tc, vocab_data_evaluate);
     tcase_add_test(tc, lines);
     tcase_add_test(tc, many_lines);
     tcase_add_test(tc, files);

@@ -9,6 +9,7 @@ static void add(TCase *tc) {
     add_data(tc);
     add_translate(tc);
     add_valid(tc);
+    add_check(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

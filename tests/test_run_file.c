@@ -88,7 +88,7 @@ static const char *other_value(const bti_key *key) {
     case BTI_KEY_SEED:
         return "18446744073709551615";
     case BTI_KEY_BOOL:
-        return "false";
+        return strcmp(key->fallback, "true") == 0 ? "false" : "true";
     case BTI_KEY_BYTES:
         return "12345678901";
     case BTI_KEY_CHOICE:

@@ -17,7 +17,8 @@ typedef enum cli_kind {
     CLI_TEXT, /* const char * */
     CLI_INT,  /* int64_t, at least `least` */
     CLI_REAL, /* double, at least `least` */
-    CLI_LIST  /* cli_list: may be given again */
+    CLI_LIST, /* cli_list: may be given again */
+    CLI_WORDS /* cli_list: all words behind the fixed ones; without a name */
 } cli_kind;
 
 typedef struct cli_list {
@@ -40,13 +41,19 @@ typedef struct cli_command {
     const char *note; /* closes its help; may be NULL */
 } cli_command;
 
-extern const cli_command cli_train, cli_plan, cli_translate, cli_score, cli_devices;
+extern const cli_command cli_train, cli_plan, cli_translate, cli_evaluate, cli_score, cli_devices,
+    cli_vocab, cli_data;
 
 /* Reads the words behind the sub-command: options (ended by one with name NULL) anywhere, exactly
- * `count` others into `words`. CLI_GO_ON, or the exit status after a fault (one line on stderr) or
- * after --help. */
+ * `count` others into `words`, more of them only where there is a CLI_WORDS. CLI_GO_ON, or the exit
+ * status after a fault (one line on stderr) or after --help. */
 int cli_parse(const cli_command *command, const cli_option *options, const char **words,
               size_t count, int argc, char **argv);
+
+/* Goes on with the one of `parts` (ended by NULL) that the first word names; their names are
+ * "COMMAND PART". */
+int cli_run_part(const cli_command *command, const cli_command *const *parts, int argc,
+                 char **argv);
 
 /* One line "bantam NAME: text" on stderr; returns CLI_USAGE. */
 int cli_usage(const cli_command *command, const char *fmt, ...)

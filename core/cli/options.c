@@ -24,6 +24,7 @@ static void print_help(const cli_command *command, const cli_option *options) {
            command->arguments[0] ? " " : "", command->summary);
     for (const cli_option *o = options; o->name != NULL; o++) {
         char left[64];
+        if (o->kind == CLI_WORDS) continue;
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "",
                  o->argument ? o->argument : "");
         printf("  %-22s %s\n", left, o->help);
@@ -34,7 +35,8 @@ static void print_help(const cli_command *command, const cli_option *options) {
 
 static const cli_option *find(const cli_option *options, const char *name, size_t bytes) {
     for (; options->name != NULL; options++)
-        if (strlen(options->name) == bytes && strncmp(options->name, name, bytes) == 0)
+        if (options->kind != CLI_WORDS && strlen(options->name) == bytes &&
+            strncmp(options->name, name, bytes) == 0)
             return options;
     return NULL;
 }
@@ -95,9 +97,11 @@ int cli_parse(const cli_command *command, const cli_option *options, const char 
               size_t count, int argc, char **argv) {
     size_t found = 0;
     int only_words = 0;
+    cli_list *more = NULL;
     for (const cli_option *o = options; o->name != NULL; o++)
-        if (o->kind == CLI_LIST) {
+        if (o->kind == CLI_LIST || o->kind == CLI_WORDS) {
             cli_list *list = o->value;
+            if (o->kind == CLI_WORDS) more = list;
             list->text = calloc((size_t)argc + 1, sizeof *list->text);
             if (list->text == NULL) return cli_fail(command, BT_ENOMEM);
         }
@@ -114,6 +118,8 @@ int cli_parse(const cli_command *command, const cli_option *options, const char 
             if (status != CLI_GO_ON) return status;
         } else if (!only_words && word[0] == '-' && word[1] != 0) {
             return cli_usage(command, "there is no option %s", word);
+        } else if (found == count && more != NULL) {
+            more->text[more->count++] = word;
         } else if (found == count) {
             return cli_usage(command, "one word too many: %s", word);
         } else {
@@ -122,4 +128,24 @@ int cli_parse(const cli_command *command, const cli_option *options, const char 
     }
     if (found < count) return cli_usage(command, "%s expected", command->arguments);
     return CLI_GO_ON;
+}
+
+int cli_run_part(const cli_command *command, const cli_command *const *parts, int argc,
+                 char **argv) {
+    const char *word = argc > 0 ? argv[0] : "";
+    size_t skip = strlen(command->name) + 1;
+    char list[128] = "";
+    for (int i = 0; parts[i] != NULL; i++) {
+        size_t used = strlen(list);
+        if (strcmp(parts[i]->name + skip, word) == 0)
+            return parts[i]->run(parts[i], argc - 1, argv + 1);
+        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", parts[i]->name + skip);
+    }
+    if (strcmp(word, "--help") != 0 && strcmp(word, "-h") != 0)
+        return cli_usage(command, "%s expected%s%s", list, word[0] ? ", not " : "", word);
+    printf("Usage: bantam %s %s\n%s\n\n", command->name, command->arguments, command->summary);
+    for (int i = 0; parts[i] != NULL; i++)
+        printf("  %-14s %s\n", parts[i]->name, parts[i]->summary);
+    printf("\n\"bantam %s --help\" tells the options of one.\n", parts[0]->name);
+    return CLI_DONE;
 }

@@ -180,7 +180,7 @@ typedef struct pool {
     size_t threads;
 } pool;
 
-static int blank(const char *s, size_t n) {
+int bti_line_blank(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (s[i] != ' ' && (s[i] < '\t' || s[i] > '\r')) return 0;
     return 1;
@@ -190,7 +190,8 @@ static bt_status encode_block(const pool *p, block *b) {
     for (size_t i = 0; i < b->lines; i++) {
         pair_of_lines *l = &b->line[i];
         l->ids[0] = l->ids[1] = 0;
-        if (blank(b->text + l->begin[0], l->bytes[0]) || blank(b->text + l->begin[1], l->bytes[1]))
+        if (bti_line_blank(b->text + l->begin[0], l->bytes[0]) ||
+            bti_line_blank(b->text + l->begin[1], l->bytes[1]))
             continue;
         for (int side = 0; side < 2; side++) {
             int64_t before = b->ids[side].count;

@@ -74,5 +74,7 @@ void bti_reader_close(bti_reader *r);
 /* Offset of the first byte that is not well-formed UTF-8 (Unicode 15, table 3-7) or is 00;
  * `bytes` when all is well. */
 size_t bti_utf8_check(const char *text, size_t bytes);
+/* Is it nothing but white space: a pair with such a side is skipped. */
+int bti_line_blank(const char *line, size_t bytes);
 
 #endif

@@ -97,6 +97,21 @@ extern "C" bt_status bti_spm_encode(const bti_spm *m, const char *text, size_t b
     });
 }
 
+extern "C" bt_status bti_spm_pieces(const bti_spm *m, const char *text, size_t bytes,
+                                    bti_token_fn fn, void *user) {
+    return guarded("tokenising", [&]() -> bt_status {
+        std::vector<std::string> pieces;
+        sp::util::Status s = m->p.Encode({text, bytes}, &pieces);
+        if (!s.ok()) return bti_fail(BT_EINTERNAL, "tokenising: %s", s.error_message());
+        for (const std::string &piece : pieces) {
+            int id = m->p.PieceToId(piece);
+            if (m->p.IsControl(id)) id = m->p.unk_id(); /* text that only looks like one */
+            BT_TRY(fn(user, piece.data(), piece.size(), id));
+        }
+        return BT_OK;
+    });
+}
+
 extern "C" bt_status bti_spm_decode(const bti_spm *m, const int32_t *ids, size_t count, char **text,
                                     size_t *bytes) {
     return guarded("making text of ids", [&]() -> bt_status {

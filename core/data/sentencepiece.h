@@ -18,6 +18,9 @@ int32_t bti_spm_size(const bti_spm *m);
 /* <s>, </s>, <unk>, <pad>; -1 where the model has none. */
 void bti_spm_specials(const bti_spm *m, int32_t *bos, int32_t *eos, int32_t *unk, int32_t *pad);
 bt_status bti_spm_encode(const bti_spm *m, const char *text, size_t bytes, bti_ids *ids);
+/* The same with each piece; an unknown one as it stands in the normalised text. */
+bt_status bti_spm_pieces(const bti_spm *m, const char *text, size_t bytes, bti_token_fn fn,
+                         void *user);
 /* New string (bti_free) and its length. */
 bt_status bti_spm_decode(const bti_spm *m, const int32_t *ids, size_t count, char **text,
                          size_t *bytes);

@@ -64,7 +64,8 @@ void bti_ids_free(bti_ids *ids);
 bt_status bti_tokenizer_encode(const bti_tokenizer *t, const char *text, size_t bytes,
                                bti_ids *ids);
 /* The tokens of text as they stand in it (words), or as the vocabulary has them (SentencePiece's
- * pieces), with their ids; anything but BT_OK from `fn` ends it. Otherwise as encode. */
+ * pieces; an unknown one as it stands in the normalised text), with their ids; anything but BT_OK
+ * from `fn` ends it. Otherwise as encode. */
 typedef bt_status (*bti_token_fn)(void *user, const char *token, size_t bytes, int32_t id);
 bt_status bti_tokenizer_tokens(const bti_tokenizer *t, const char *text, size_t bytes,
                                bti_token_fn fn, void *user);

@@ -12,7 +12,7 @@ typedef struct bti_tokenizer_ops {
     bt_status (*open)(bti_tokenizer *t, const bti_tokenizer_config *cfg, const char *model,
                       size_t bytes);
     void (*close)(void *impl); /* NULL is fine */
-    /* One of these; the other is made of it. */
+    /* At least one of these; the other is made of it. */
     bt_status (*encode)(const bti_tokenizer *t, const char *text, size_t bytes, bti_ids *ids);
     bt_status (*tokens)(const bti_tokenizer *t, const char *text, size_t bytes, bti_token_fn fn,
                         void *user);

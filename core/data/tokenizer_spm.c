@@ -42,6 +42,11 @@ static bt_status spm_encode(const bti_tokenizer *t, const char *text, size_t byt
     return bti_spm_encode(t->impl, text, bytes, ids);
 }
 
+static bt_status spm_tokens(const bti_tokenizer *t, const char *text, size_t bytes, bti_token_fn fn,
+                            void *user) {
+    return bti_spm_pieces(t->impl, text, bytes, fn, user);
+}
+
 static bt_status spm_decode(const bti_tokenizer *t, const int32_t *ids, int64_t count, char **text,
                             size_t *bytes) {
     return bti_spm_decode(t->impl, ids, (size_t)count, text, bytes);
@@ -177,6 +182,7 @@ const bti_tokenizer_ops bti_tokenizer_sentencepiece = {
     .open = spm_open,
     .close = spm_close,
     .encode = spm_encode,
+    .tokens = spm_tokens,
     .decode = spm_decode,
     .piece = spm_piece,
     .train = spm_train,
@@ -214,6 +220,22 @@ static bt_status xlmr_encode(const bti_tokenizer *t, const char *text, size_t by
     return BT_OK;
 }
 
+typedef struct shifted {
+    bti_token_fn fn;
+    void *user;
+} shifted;
+
+static bt_status shift_token(void *user, const char *token, size_t bytes, int32_t id) {
+    const shifted *s = user;
+    return s->fn(s->user, token, bytes, id == 0 ? XLMR_UNK : id + 1);
+}
+
+static bt_status xlmr_tokens(const bti_tokenizer *t, const char *text, size_t bytes,
+                             bti_token_fn fn, void *user) {
+    shifted s = {fn, user};
+    return bti_spm_pieces(t->impl, text, bytes, shift_token, &s);
+}
+
 static bt_status xlmr_decode(const bti_tokenizer *t, const int32_t *ids, int64_t count, char **text,
                              size_t *bytes) {
     int32_t *own = bti_alloc((size_t)count, sizeof *own);
@@ -238,6 +260,7 @@ const bti_tokenizer_ops bti_tokenizer_xlmr = {
     .open = xlmr_open,
     .close = spm_close,
     .encode = xlmr_encode,
+    .tokens = xlmr_tokens,
     .decode = xlmr_decode,
     .piece = xlmr_piece,
 };

@@ -241,8 +241,8 @@ static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sen
     stage_step(d, live, cache_row);
     bt_dev *dev = d->arena->dev;
     bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base);
-    uint64_t used =
-        d->staging.at[BTI_DECODE_KIDX] + (uint64_t)(live->count * d->caps.steps) * sizeof(int32_t);
+    uint64_t used = d->staging.at[BTI_DECODE_KIDX] - d->base +
+                    (uint64_t)(live->count * d->caps.steps) * sizeof(int32_t);
     const bt_dev_ops *ops = dev->ops;
     BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host, used));
     BT_TRY(bti_model_emit_decode(d->program, d->model, &d->places, &d->staging, &shape,

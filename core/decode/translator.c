@@ -3,6 +3,8 @@
  * All device memory is taken on opening: weights, tables, the encoder's rows and the caches, for
  * batches bounded by sentences, source rows and cache rows. Lines of a call are sorted by length
  * into such batches; results leave in input order. */
+#include "core/decode/translator.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,24 +13,11 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/corpus.h"
-#include "core/decode/decoder.h"
 #include "core/train/checkpoint.h"
 #include "core/train/session.h"
 
 #define DEFAULT_BATCH 64
 #define MAX_BEAM 1024 /* as validation.beam */
-
-struct bt_translator {
-    bt_translate_options options;
-    bti_run_config *cfg;
-    bti_tokenizer *tokenizer[2];
-    bti_decoder_config decoding;
-    bt_dev *dev;
-    bti_model *model;
-    bti_places places;
-    bti_arena arena;
-    bti_decoder *decoder;
-};
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
@@ -95,6 +84,25 @@ static bt_status open_tokenizer(const bti_checkpoint *c, const bti_run_config *c
     return status;
 }
 
+static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Losses run between translations, so that they share memory. */
+static bt_status plan_losses(bt_translator *t, int64_t batch, uint64_t region[BTI_REGION_COUNT]) {
+    bti_losses_config cfg = {.start = t->decoding.start,
+                             .length = t->cfg->data.max_length,
+                             .smoothing = t->cfg->training.label_smoothing};
+    bti_losses_free(t->losses);
+    t->losses = NULL;
+    if (!t->with_losses) return BT_OK;
+    BT_TRY(bti_losses_new(t->model, t->dev->driver->planning, &t->dev->info, &t->places, &cfg,
+                          batch, &t->losses));
+    region[BTI_REGION_STAGING] =
+        max_u64(region[BTI_REGION_STAGING], bti_losses_staging_bytes(t->losses));
+    region[BTI_REGION_DYNAMIC] =
+        max_u64(region[BTI_REGION_DYNAMIC], bti_losses_dynamic_bytes(t->losses));
+    return BT_OK;
+}
+
 /* Plans batches of `batch`: the decoder, places and the arena's sizes. */
 static bt_status plan_batch(bt_translator *t, int64_t batch) {
     const bt_dev_info *info = &t->dev->info;
@@ -108,6 +116,7 @@ static bt_status plan_batch(bt_translator *t, int64_t batch) {
         (uint64_t)(t->places.position_rows * t->model->cfg.d_model) * sizeof(float);
     region[BTI_REGION_STAGING] = bti_decoder_staging_bytes(t->decoder);
     region[BTI_REGION_DYNAMIC] = bti_decoder_dynamic_bytes(t->decoder);
+    BT_TRY(plan_losses(t, batch, region));
     bti_arena_plan(&t->arena, region, info);
     return BT_OK;
 }
@@ -118,12 +127,14 @@ static bt_status plan(bt_translator *t) {
     char a[32], b[32];
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
     t->places = (bti_places){.position_rows = t->cfg->data.max_length};
-    BT_TRY(bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
+    BT_TRY(t->with_losses ? bti_device_warm(t->dev, t->model, 4096, 256)
+                          : bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
     BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &budget, &runtime));
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
     for (;; batch /= 2) {
         BT_TRY(plan_batch(t, batch));
         need = t->arena.total + runtime + bti_decoder_host_bytes(t->decoder);
+        if (t->losses != NULL) need += bti_losses_host_bytes(t->losses);
         if (need <= budget) return BT_OK;
         if (batch == 1) break;
     }
@@ -182,11 +193,12 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
     BT_TRY(plan(t));
     BT_TRY(bti_arena_take(&t->arena, t->dev));
     BT_TRY(bti_decoder_bind(t->decoder, &t->arena));
+    if (t->losses != NULL) BT_TRY(bti_losses_bind(t->losses, &t->arena));
     return load(t, c);
 }
 
-bt_status bt_translator_open(const char *model, const bt_translate_options *options,
-                             bt_translator **out) {
+bt_status bti_translator_open(const char *model, const bt_translate_options *options,
+                              int with_losses, bt_translator **out) {
     if (options->beam < 1 || options->beam > MAX_BEAM)
         return bti_fail(BT_EUSAGE, "beam: %d is not a whole number from 1 to %d", options->beam,
                         MAX_BEAM);
@@ -195,6 +207,7 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *opti
     bt_translator *t = bti_alloc(1, sizeof *t);
     if (t == NULL) return BT_ENOMEM;
     t->options = *options;
+    t->with_losses = with_losses;
     bti_checkpoint *c = NULL;
     bt_status status = find_model(model, &c);
     if (status == BT_OK) status = open_model(t, c);
@@ -207,8 +220,14 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *opti
     return BT_OK;
 }
 
+bt_status bt_translator_open(const char *model, const bt_translate_options *options,
+                             bt_translator **out) {
+    return bti_translator_open(model, options, 0, out);
+}
+
 void bt_translator_free(bt_translator *t) {
     if (t == NULL) return;
+    bti_losses_free(t->losses);
     bti_decoder_free(t->decoder);
     if (t->dev != NULL) bti_arena_release(&t->arena);
     bti_model_free(t->model);
@@ -263,31 +282,49 @@ static int blank(const char *text, size_t bytes) {
     return 1;
 }
 
+bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,
+                                bti_ids *ids, int64_t *cut) {
+    int64_t most = t->cfg->data.max_length;
+    ids->count = 0;
+    if (blank(text, bytes)) return BT_OK;
+    BT_TRY(bti_tokenizer_encode(t->tokenizer[side], text, bytes, ids));
+    if (ids->count == 0) return BT_OK;
+    BT_TRY(bti_ids_push(ids, bti_tokenizer_specials(t->tokenizer[side]).end));
+    if (ids->count > most) {
+        ids->id[most - 1] = ids->id[ids->count - 1];
+        ids->count = most;
+        ++*cut;
+    }
+    return BT_OK;
+}
+
 static bt_status encode_line(bt_translator *t, const char *text, line *l, int64_t *repaired,
                              int64_t *cut) {
     size_t bytes = strlen(text);
     char *fixed;
     BT_TRY(repair(text, bytes, &fixed, &bytes));
     if (fixed != NULL) (*repaired)++;
-    const char *use = fixed ? fixed : text;
-    bt_status status = BT_OK;
-    if (!blank(use, bytes)) status = bti_tokenizer_encode(t->tokenizer[0], use, bytes, &l->ids);
+    bt_status status = bti_translator_encode(t, 0, fixed ? fixed : text, bytes, &l->ids, cut);
     bti_free(fixed);
-    BT_TRY(status);
-    if (l->ids.count == 0) return BT_OK;
-    BT_TRY(bti_ids_push(&l->ids, bti_tokenizer_specials(t->tokenizer[0]).end));
-    if (l->ids.count > t->cfg->data.max_length) {
-        l->ids.id[t->cfg->data.max_length - 1] = l->ids.id[l->ids.count - 1];
-        l->ids.count = t->cfg->data.max_length;
-        (*cut)++;
-    }
-    return BT_OK;
+    int32_t unk = bti_tokenizer_specials(t->tokenizer[0]).unk;
+    for (int64_t i = 0; i < l->ids.count - 1; i++) t->source_unknown += l->ids.id[i] == unk;
+    if (l->ids.count > 0) t->source_tokens += l->ids.count - 1;
+    return status;
 }
 
 static int shorter(const void *a, const void *b) {
     const line *x = *(line *const *)a, *y = *(line *const *)b;
     if (x->source.count != y->source.count) return x->source.count < y->source.count ? -1 : 1;
     return x->index < y->index ? -1 : 1;
+}
+
+/* Text for another model, or prepared in another way, is told once. */
+static void say_unknown(bt_translator *t) {
+    double share =
+        100.0 * (double)t->source_unknown / (double)(t->source_tokens + !t->source_tokens);
+    if (share < 5 || t->said_unknown) return;
+    t->said_unknown = 1;
+    bti_log(BT_LOG_WARN, "%.1f %% of the source tokens so far are unknown to the tokeniser", share);
 }
 
 /* Hands over what is done, in order, from *next on. */
@@ -351,6 +388,7 @@ bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, 
                            : BT_OK;
     for (size_t i = 0; i < count && status == BT_OK; i++)
         status = encode_line(t, text[i], &c.lines[i], &repaired, &cut);
+    say_unknown(t);
     if (repaired > 0)
         bti_log(BT_LOG_WARN, "%lld lines are not UTF-8; wrong bytes are read as U+FFFD",
                 (long long)repaired);

@@ -34,6 +34,7 @@ typedef struct bti_run_config {
         bti_files train_source, train_target, valid_source, valid_target;
         int64_t max_length;
         bti_overlong overlong;
+        int allow_unknown;
         char *cache; /* folder of the token cache */
     } data;
     bti_tokenizer_config tokenizer[2]; /* source, target; the same when shared */

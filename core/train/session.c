@@ -6,6 +6,7 @@
 #include "backends/registry.h"
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/data/unknown.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -45,12 +46,59 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     return status;
 }
 
+static const char *const side_name[] = {"source", "target"};
+
+/* Lines in which unknown characters are looked for. */
+#define SAMPLE_LINES 20000
+
+/* How much of a side its tokeniser does not know; of `tokens`, end symbols not counted. */
+static void say_unknown(const bti_session *s, int side, int64_t unknown, int64_t tokens) {
+    const bti_files *files = side ? &s->cfg->data.train_target : &s->cfg->data.train_source;
+    double share = tokens > 0 ? 100.0 * (double)unknown / (double)tokens : 0;
+    char *chars = NULL;
+    if (unknown == 0) return;
+    if (share >= 1) /* the text was read already: what fails here only shortens the message */
+        (void)bti_unknown_sample(s->tokenizer[side], files, SAMPLE_LINES, &chars);
+    bti_log(share >= 1 ? BT_LOG_WARN : BT_LOG_INFO,
+            "%.*f %% of the %s tokens (%s%s) are unknown to the tokeniser%s%s", share >= 1 ? 1 : 3,
+            share, side_name[side], files->path[0], files->count > 1 ? " and others" : "",
+            chars && chars[0] ? "; most frequent characters of such: " : "", chars ? chars : "");
+    bti_free(chars);
+}
+
+/* Does the tokeniser know nothing of a side but blanks? */
+static int knows_nothing(const bti_session *s, int side) {
+    int32_t unk = bti_tokenizer_specials(s->tokenizer[side]).unk;
+    for (int64_t i = 0; i < bti_corpus_count(s->corpus); i++) {
+        int64_t n;
+        const int32_t *ids =
+            side ? bti_corpus_target(s->corpus, i, &n) : bti_corpus_source(s->corpus, i, &n);
+        for (int64_t k = 0; k < n - 1; k++) /* the last one is the end symbol */
+            if (ids[k] != unk &&
+                strcmp(bti_tokenizer_piece(s->tokenizer[side], ids[k]), "\xE2\x96\x81") != 0)
+                return 0;
+    }
+    return 1;
+}
+
+/* A text of which nothing is known was made for another tokeniser. */
+static bt_status check_unknown(const bti_session *s) {
+    for (int side = 0; side < 2 && !s->cfg->data.allow_unknown; side++) {
+        const bti_files *files = side ? &s->cfg->data.train_target : &s->cfg->data.train_source;
+        if (knows_nothing(s, side))
+            return bti_fail(BT_EINPUT,
+                            "%s: all %s tokens are unknown to the tokeniser %s: is it the right "
+                            "one? data.allow_unknown: true trains all the same",
+                            files->path[0], side_name[side], s->cfg->tokenizer[side].model);
+    }
+    return BT_OK;
+}
+
 /* What was left out or cut, and how much the tokenisers do not know. */
 static void say_text(const bti_session *s) {
     const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     const int64_t unknown[] = {c->source_unknown, c->target_unknown};
     const int64_t ids[] = {c->source_ids, c->target_ids};
-    static const char *const side[] = {"source", "target"};
     if (c->empty > 0)
         bti_log(BT_LOG_WARN, "%lld pairs skipped (empty side), first at line %lld",
                 (long long)c->empty, (long long)c->first_empty_line);
@@ -59,12 +107,7 @@ static void say_text(const bti_session *s) {
                 (long long)c->overlong, (long long)s->cfg->data.max_length,
                 s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
                 (long long)c->first_overlong_line);
-    for (int i = 0; i < 2; i++) {
-        double share = ids[i] > 0 ? 100.0 * (double)unknown[i] / (double)ids[i] : 0;
-        if (unknown[i] > 0)
-            bti_log(share >= 1 ? BT_LOG_WARN : BT_LOG_INFO,
-                    "%.2f %% of %s tokens are unknown to the tokeniser", share, side[i]);
-    }
+    for (int i = 0; i < 2; i++) say_unknown(s, i, unknown[i], ids[i] - bti_corpus_count(s->corpus));
     bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
             (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
             (long long)c->target_ids);
@@ -84,13 +127,19 @@ static bt_status open_valid(bti_session *s) {
     return BT_OK;
 }
 
-static bt_status open_text(bti_session *s) {
+bt_status bti_session_tokenizers(bti_session *s) {
     const bti_run_config *c = s->cfg;
     for (int side = 0; side < (c->shared ? 1 : 2); side++) {
         BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
     if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    return BT_OK;
+}
+
+static bt_status open_text(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    BT_TRY(bti_session_tokenizers(s));
     bti_corpus_config corpus = corpus_config(s);
     bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
             c->data.train_target.path[0]);
@@ -99,6 +148,7 @@ static bt_status open_text(bti_session *s) {
         return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
                         c->data.train_source.path[0], c->data.train_target.path[0]);
     say_text(s);
+    BT_TRY(check_unknown(s));
     return bti_batcher_new(s->corpus, c->training.batch, c->training.batch_unit, c->training.seed,
                            &s->batcher);
 }

@@ -31,6 +31,8 @@ typedef struct bti_session_options {
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
                            bti_session **out);
 void bti_session_close(bti_session *s);
+/* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
+bt_status bti_session_tokenizers(bti_session *s);
 
 /* "auto" (NULL): the first backend, in order of preference, that has a device; else as named. */
 bt_status bti_device_choose(const char *device, int threads, bt_dev **out);

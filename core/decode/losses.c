@@ -1,0 +1,152 @@
+#include "core/decode/losses.h"
+
+#include "core/base/status.h"
+
+/* Tokens a sentence that room is planned for, beside one of full length. */
+#define PLANNED_ROWS 64
+#define LOGIT_ROWS 256
+
+struct bti_losses {
+    bti_losses_config cfg;
+    const bti_model *model;
+    bti_places places; /* with its own tables */
+    bti_shape caps;
+    int64_t logit_rows;
+    bti_layout layout;
+    bti_program *plan, *program;
+    const bti_arena *arena;
+    void *host; /* staging */
+    char *loss; /* 2 a target row, acc type */
+    int32_t *sort;
+    int64_t (*counts)[2];
+};
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static bti_shape caps_for(const bti_losses *l, int64_t batch) {
+    int64_t length = l->cfg.length, rows = length + (batch - 1) * min64(length, PLANNED_ROWS);
+    bti_shape s = {.sentences = batch};
+    for (int i = 0; i < 2; i++) {
+        s.rows[i] = rows;
+        s.distinct[i] = min64(rows, l->model->vocab[i]);
+        s.longest[i] = length;
+    }
+    return s;
+}
+
+static bt_status emit(const bti_losses *l, bti_program *p, const bti_shape *shape,
+                      bti_train_program *out) {
+    bti_step step = {.model = l->model,
+                     .places = &l->places,
+                     .shape = *shape,
+                     .logit_rows = l->logit_rows,
+                     .first_micro_batch = 1,
+                     .smoothing = l->cfg.smoothing};
+    return bti_model_emit_step(p, &step, NULL, out);
+}
+
+bt_status bti_losses_new(const bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                         const bti_places *places, const bti_losses_config *cfg, int64_t batch,
+                         bti_losses **out) {
+    uint64_t align = info->alignment;
+    bti_train_program unused;
+    bti_losses *l = bti_alloc(1, sizeof *l);
+    if (l == NULL) return BT_ENOMEM;
+    l->cfg = *cfg;
+    l->model = m;
+    l->places = *places;
+    l->caps = caps_for(l, batch);
+    l->logit_rows = min64(l->caps.rows[1], LOGIT_ROWS);
+    bti_staging_plan(&l->caps, align, &l->places.staging);
+    bt_status status = bti_program_new("losses", planning, info, &l->plan);
+    if (status == BT_OK) status = emit(l, l->plan, &l->caps, &unused);
+    if (status == BT_OK)
+        status = bti_layout_make(
+            l->plan,
+            &(bti_layout_options){.alignment = align, .heap = info->max_alloc / align * align},
+            &l->layout);
+    if (status != BT_OK) {
+        bti_losses_free(l);
+        return status;
+    }
+    *out = l;
+    return BT_OK;
+}
+
+void bti_losses_free(bti_losses *l) {
+    if (l == NULL) return;
+    if (l->host != NULL) l->arena->dev->ops->host_free(l->arena->dev, l->host);
+    bti_program_free(l->plan);
+    bti_program_free(l->program);
+    bti_free(l->loss);
+    bti_free(l->sort);
+    bti_free(l->counts);
+    bti_free(l);
+}
+
+static size_t acc_size(const bti_losses *l) {
+    return bti_dtype_size(bti_dtype_acc(l->model->params.dtype));
+}
+
+uint64_t bti_losses_dynamic_bytes(const bti_losses *l) { return l->layout.bytes; }
+uint64_t bti_losses_staging_bytes(const bti_losses *l) { return l->places.staging.bytes; }
+
+uint64_t bti_losses_host_bytes(const bti_losses *l) {
+    uint64_t rows = (uint64_t)l->caps.rows[1];
+    return l->places.staging.bytes + rows * 2 * acc_size(l) + (rows + 65537) * sizeof *l->sort +
+           (uint64_t)l->caps.sentences * sizeof *l->counts;
+}
+
+bt_status bti_losses_bind(bti_losses *l, const bti_arena *arena) {
+    size_t rows = (size_t)l->caps.rows[1];
+    l->arena = arena;
+    l->loss = bti_alloc(rows, 2 * acc_size(l));
+    l->sort = bti_alloc(rows + 65537, sizeof *l->sort);
+    l->counts = bti_alloc((size_t)l->caps.sentences, sizeof *l->counts);
+    if (l->loss == NULL || l->sort == NULL || l->counts == NULL) return BT_ENOMEM;
+    BT_TRY(arena->dev->ops->host_alloc(arena->dev, l->places.staging.bytes, &l->host));
+    BT_TRY(bti_program_new("losses", l->plan->planning, &l->plan->info, &l->program));
+    return bti_program_reserve(l->program, l->plan);
+}
+
+static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t n,
+                           bti_loss_sum *sum) {
+    bt_dev *dev = l->arena->dev;
+    bt_dtype acc = bti_dtype_acc(l->model->params.dtype);
+    bti_program *p = l->program;
+    bti_train_program program;
+    bti_shape shape;
+    bti_stage(&l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort, &shape);
+    bt_view v = bti_arena_at(l->arena, BTI_REGION_STAGING, 0);
+    BT_TRY(dev->ops->upload(dev, NULL, v.buf, v.off, l->host, l->places.staging.bytes));
+    BT_TRY(emit(l, p, &shape, &program));
+    BT_TRY(bti_layout_take(p, l->plan));
+    BT_TRY(bti_program_run(p, l->arena, 0, 0, p->ops, NULL));
+    v = bti_arena_view(l->arena, p, bti_all(p, program.loss), 0);
+    BT_TRY(dev->ops->download(dev, NULL, l->loss, v.buf, v.off,
+                              (uint64_t)shape.rows[1] * 2 * acc_size(l)));
+    BT_TRY(dev->ops->sync(dev, NULL));
+    for (int64_t r = 0; r < shape.rows[1]; r++) {
+        sum->loss += bti_load(l->loss, acc, 2 * r);
+        sum->nll += bti_load(l->loss, acc, 2 * r + 1);
+    }
+    sum->rows += shape.rows[1];
+    return BT_OK;
+}
+
+bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n,
+                         bti_loss_sum *sum) {
+    for (int64_t at = 0, take; at < n; at += take) {
+        int64_t block = min64(n - at, l->caps.sentences);
+        for (int64_t i = 0; i < block; i++)
+            for (int side = 0; side < 2; side++) {
+                l->counts[i][side] = sentence[at + i].count[side];
+                if (l->counts[i][side] > l->cfg.length)
+                    return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
+                                    (long long)l->counts[i][side], (long long)l->cfg.length);
+            }
+        take = bti_split_next(&l->caps, (const int64_t(*)[2])l->counts, 0, block);
+        BT_TRY(run_batch(l, sentence + at, take, sum));
+    }
+    return BT_OK;
+}

@@ -1,0 +1,32 @@
+/* What a translator holds, for what else is done with a loaded model. */
+#ifndef BANTAM_DECODE_TRANSLATOR_H
+#define BANTAM_DECODE_TRANSLATOR_H
+
+#include "core/decode/decoder.h"
+#include "core/decode/losses.h"
+
+struct bt_translator {
+    bt_translate_options options;
+    bti_run_config *cfg;
+    bti_tokenizer *tokenizer[2];
+    bti_decoder_config decoding;
+    bt_dev *dev;
+    bti_model *model;
+    bti_places places;
+    bti_arena arena;
+    bti_decoder *decoder;
+    int64_t source_tokens, source_unknown; /* of all calls, end symbols not counted */
+    int said_unknown;
+    int with_losses;
+    bti_losses *losses; /* NULL when not asked for */
+};
+
+/* bt_translator_open, with what losses of references need. */
+bt_status bti_translator_open(const char *model, const bt_translate_options *options,
+                              int with_losses, bt_translator **out);
+/* Ids of a line (UTF-8) of a side with the end symbol, cut to data.max_length; none for a line that
+ * is blank or nothing to the tokeniser. *cut counts those that are cut. */
+bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,
+                                bti_ids *ids, int64_t *cut);
+
+#endif

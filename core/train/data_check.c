@@ -1,0 +1,247 @@
+/* Reads both texts once, line by line. What stays in memory are counts, and two checksums for each
+ * line of the validation text, which the training text is compared with. */
+#include "core/train/data_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+/* ---- lines of the validation text ------------------------------------------------------------ */
+
+typedef struct seen {
+    uint64_t hash;
+    int found; /* in the training text; of equal ones the first is marked */
+} seen;
+
+typedef struct seen_list {
+    seen *item;
+    size_t count, room;
+} seen_list;
+
+static bt_status remember(seen_list *l, uint64_t hash) {
+    if (l->count == l->room) {
+        size_t room = l->room ? 2 * l->room : 1024;
+        seen *more = bti_realloc(l->item, room, sizeof *more);
+        if (more == NULL) return BT_ENOMEM;
+        l->item = more;
+        l->room = room;
+    }
+    l->item[l->count++] = (seen){hash, 0};
+    return BT_OK;
+}
+
+static int by_hash(const void *a, const void *b) {
+    uint64_t x = ((const seen *)a)->hash, y = ((const seen *)b)->hash;
+    return x < y ? -1 : x > y;
+}
+
+static void sort_list(seen_list *l) {
+    if (l->count > 0) qsort(l->item, l->count, sizeof *l->item, by_hash);
+}
+
+/* Marks what is there; is it? */
+static int look_up(seen_list *l, uint64_t hash) {
+    size_t low = 0, high = l->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (l->item[middle].hash < hash)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == l->count || l->item[low].hash != hash) return 0;
+    l->item[low].found = 1;
+    return 1;
+}
+
+static int64_t count_found(const seen_list *l) {
+    int64_t n = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        if (i > 0 && l->item[i].hash == l->item[i - 1].hash)
+            l->item[i].found = l->item[i - 1].found;
+        n += l->item[i].found;
+    }
+    return n;
+}
+
+/* ---- one text -------------------------------------------------------------------------------- */
+
+typedef struct checking {
+    bti_data_check *c;
+    bti_unknown *unknown[2];
+    bti_ids ids[2];
+    seen_list pairs, sources;
+} checking;
+
+/* A pair of lines. */
+typedef struct pair {
+    const char *line[2];
+    size_t bytes[2], file;
+    int64_t file_line;
+} pair;
+
+static void add_longest(bti_text_check *t, const bti_long_pair *p) {
+    int at = t->longest_count;
+    int64_t ids = p->ids[0] + p->ids[1];
+    while (at > 0 && t->longest[at - 1].ids[0] + t->longest[at - 1].ids[1] < ids) at--;
+    if (at == BTI_CHECK_LONGEST) return;
+    if (t->longest_count < BTI_CHECK_LONGEST) t->longest_count++;
+    memmove(t->longest + at + 1, t->longest + at,
+            (size_t)(t->longest_count - at - 1) * sizeof *t->longest);
+    t->longest[at] = *p;
+}
+
+static void add_lengths(const checking *x, bti_text_check *t, const pair *p) {
+    bti_long_pair l = {.file = p->file, .line = t->lines, .file_line = p->file_line};
+    int longer = 0;
+    for (int side = 0; side < 2; side++) {
+        int64_t n = l.ids[side] = x->ids[side].count + 1;
+        int bin = 0;
+        while (bin < BTI_CHECK_LENGTHS - 1 && n > (int64_t)1 << bin) bin++;
+        t->length[side][bin]++;
+        t->longer[side] += n > x->c->cfg->data.max_length;
+        longer |= n > x->c->cfg->data.max_length;
+    }
+    if (longer && t->longer_pairs++ == 0) t->first_longer_line = t->lines;
+    add_longest(t, &l);
+}
+
+static bt_status add_unknown(checking *x, bti_text_check *t, const pair *p, int side) {
+    const bti_ids *ids = &x->ids[side];
+    int32_t unk = bti_tokenizer_specials(x->c->tokenizer[side]).unk;
+    int64_t n = 0;
+    for (int64_t i = 0; i < ids->count; i++) n += ids->id[i] == unk;
+    t->file[side][p->file].tokens += ids->count;
+    t->file[side][p->file].unknown += n;
+    return n ? bti_unknown_add(x->unknown[side], p->line[side], p->bytes[side]) : BT_OK;
+}
+
+/* The validation text comes first. */
+static bt_status add_hashes(checking *x, bti_text_check *t, const pair *p) {
+    bti_duplicates *d = &x->c->duplicates;
+    uint64_t source = XXH64(p->line[0], p->bytes[0], 0);
+    uint64_t both = XXH64(p->line[1], p->bytes[1], source);
+    if (t == &x->c->valid) {
+        BT_TRY(remember(&x->pairs, both));
+        return remember(&x->sources, source);
+    }
+    if (look_up(&x->pairs, both) && d->train_pairs++ == 0) d->first_train_line = t->lines;
+    d->train_sources += look_up(&x->sources, source);
+    return BT_OK;
+}
+
+static bt_status add_pair(checking *x, bti_text_check *t, const pair *p) {
+    t->lines++;
+    for (int side = 0; side < 2; side++) {
+        x->ids[side].count = 0;
+        if (!bti_line_blank(p->line[side], p->bytes[side]))
+            BT_TRY(bti_tokenizer_encode(x->c->tokenizer[side], p->line[side], p->bytes[side],
+                                        &x->ids[side]));
+    }
+    if (x->ids[0].count == 0 || x->ids[1].count == 0) {
+        if (t->empty++ == 0) t->first_empty_line = t->lines;
+        return BT_OK;
+    }
+    add_lengths(x, t, p);
+    for (int side = 0; side < 2; side++) BT_TRY(add_unknown(x, t, p, side));
+    return add_hashes(x, t, p);
+}
+
+static bt_status read_files(checking *x, bti_text_check *t, const char *const path[2],
+                            size_t file) {
+    bti_reader *r[2] = {NULL, NULL};
+    pair p = {.file = file};
+    bt_status s = bti_reader_open(path[0], &r[0]);
+    if (s == BT_OK) s = bti_reader_open(path[1], &r[1]);
+    for (int side = 0; side < 2 && s == BT_OK; side++) {
+        bti_unknown_clear(x->unknown[side]);
+        bti_reader_quiet(r[side]);
+    }
+    while (s == BT_OK) {
+        for (int side = 0; side < 2 && s == BT_OK; side++)
+            s = bti_reader_next(r[side], &p.line[side], &p.bytes[side]);
+        if (s != BT_OK || p.line[0] == NULL || p.line[1] == NULL) break;
+        p.file_line = bti_reader_line(r[0]);
+        s = add_pair(x, t, &p);
+    }
+    for (int side = 0; side < 2 && s == BT_OK; side++) {
+        bti_file_check *f = &t->file[side][file];
+        f->chars = bti_unknown_chars(x->unknown[side], f->character, BTI_CHECK_CHARS);
+    }
+    bti_reader_close(r[0]);
+    bti_reader_close(r[1]);
+    return s;
+}
+
+static bt_status read_text(checking *x, bti_text_check *t, const bti_files *source,
+                           const bti_files *target) {
+    const bti_files *files[2] = {source, target};
+    bti_corpus_config corpus = {.source = *source, .target = *target};
+    if (source->count == 0) return BT_OK;
+    BT_TRY(bti_corpus_check(&corpus));
+    t->files = source->count;
+    for (int side = 0; side < 2; side++) {
+        t->file[side] = bti_alloc(t->files, sizeof *t->file[side]);
+        if (t->file[side] == NULL) return BT_ENOMEM;
+        for (size_t i = 0; i < t->files; i++) t->file[side][i].path = files[side]->path[i];
+    }
+    for (size_t i = 0; i < t->files; i++)
+        BT_TRY(read_files(x, t, (const char *const[]){source->path[i], target->path[i]}, i));
+    return BT_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static bt_status check(checking *x) {
+    const bti_run_config *cfg = x->c->cfg;
+    bti_data_check *c = x->c;
+    bti_session session = {.cfg = cfg};
+    bt_status s = bti_session_tokenizers(&session);
+    c->tokenizer[0] = session.tokenizer[0];
+    c->tokenizer[1] = session.tokenizer[1];
+    BT_TRY(s);
+    for (int side = 0; side < 2; side++)
+        BT_TRY(bti_unknown_new(c->tokenizer[side], &x->unknown[side]));
+    BT_TRY(read_text(x, &c->valid, &cfg->data.valid_source, &cfg->data.valid_target));
+    sort_list(&x->pairs);
+    sort_list(&x->sources);
+    BT_TRY(read_text(x, &c->train, &cfg->data.train_source, &cfg->data.train_target));
+    c->duplicates.valid_pairs = count_found(&x->pairs);
+    c->duplicates.valid_sources = count_found(&x->sources);
+    return BT_OK;
+}
+
+bt_status bti_data_check_new(const bti_run_config *cfg, bti_data_check **out) {
+    bti_data_check *c = bti_alloc(1, sizeof *c);
+    if (c == NULL) return BT_ENOMEM;
+    checking x = {.c = c};
+    c->cfg = cfg;
+    bt_status s = check(&x);
+    for (int side = 0; side < 2; side++) {
+        bti_unknown_free(x.unknown[side]);
+        bti_ids_free(&x.ids[side]);
+    }
+    bti_free(x.pairs.item);
+    bti_free(x.sources.item);
+    if (s != BT_OK) {
+        bti_data_check_free(c);
+        return s;
+    }
+    *out = c;
+    return BT_OK;
+}
+
+void bti_data_check_free(bti_data_check *c) {
+    if (c == NULL) return;
+    for (int side = 0; side < 2; side++) {
+        bti_free(c->train.file[side]);
+        bti_free(c->valid.file[side]);
+    }
+    if (c->tokenizer[1] != c->tokenizer[0]) bti_tokenizer_free(c->tokenizer[1]);
+    bti_tokenizer_free(c->tokenizer[0]);
+    bti_free(c);
+}
