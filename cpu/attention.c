@@ -223,6 +223,10 @@ typedef struct fwd {
     const float *q, *k, *v;
     float *o, *lse;
     int64_t q_ld, k_ld, v_ld, o_ld, lse_ld;
+    const bt_attn_params *p;
+    const int32_t *seq, *index; /* index NULL: keys lie in order */
+    int64_t seq_ld, index_ld, cols, floats;
+    float *ws; /* floats for each thread */
 } fwd;
 
 /* A thread's scratch. */
@@ -341,19 +345,25 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
                   a->o_ld);
 }
 
-/* Threads worth having: one for each task, none for less work than forking costs. */
-static int task_threads(const bt_dev *dev, int64_t tasks, int64_t elements) {
+/* Threads worth having: one for each task, no second for less work than forking costs. */
+static int task_parts(const bt_dev *dev, int64_t tasks, int64_t elements) {
     const int64_t most = (int64_t)dev->info.threads;
     if (elements < 4096) return 1;
     return (int)(tasks < most ? tasks : most);
 }
 
-#ifdef _OPENMP
-#include <omp.h>
-static int thread_index(void) { return omp_get_thread_num(); }
-#else
-static int thread_index(void) { return 0; }
-#endif
+static void fwd_tasks(const btcpu_part *part) {
+    const fwd *a = part->ctx;
+    const bt_attn_params *p = a->p;
+    const fwd_tile w = fwd_tiles(a->ws + part->slot * a->floats, a->cols / p->heads);
+    for (int64_t i = part->first; i < part->end; i++) {
+        const int64_t s = i / p->heads;
+        const task one = make_task(p, a->seq + s * a->seq_ld, i % p->heads, a->cols);
+        for (int64_t q0 = 0; q0 < one.queries; q0 += BQ)
+            fwd_queries(a, &one, q0, one.queries - q0 < BQ ? one.queries - q0 : BQ,
+                        a->index ? a->index + s * a->index_ld : NULL, &w);
+    }
+}
 
 bt_status BTCPU_FN(attn_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
@@ -369,21 +379,17 @@ bt_status BTCPU_FN(attn_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
                    .k_ld = t[BT_ATTN_FWD_K].ld,
                    .v_ld = t[BT_ATTN_FWD_V].ld,
                    .o_ld = t[BT_ATTN_FWD_O].ld,
-                   .lse_ld = t[BT_ATTN_FWD_LSE].ld};
-    const int32_t *ps = btcpu_i32(seq), *index = btcpu_i32(kidx);
-    const int64_t cols = q->cols, tasks = seq->rows * p->heads;
-    const int64_t floats = btcpu_attn_fwd_floats(cols / p->heads);
-    float *ws = btcpu_ws(call);
-    const int threads = task_threads(dev, tasks, q->rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 2) if (threads > 1)
-    for (int64_t i = 0; i < tasks; i++) {
-        const int64_t s = i / p->heads;
-        const task one = make_task(p, ps + s * seq->ld, i % p->heads, cols);
-        const fwd_tile w = fwd_tiles(ws + thread_index() * floats, one.d);
-        for (int64_t q0 = 0; q0 < one.queries; q0 += BQ)
-            fwd_queries(&a, &one, q0, one.queries - q0 < BQ ? one.queries - q0 : BQ,
-                        index ? index + s * kidx->ld : NULL, &w);
-    }
+                   .lse_ld = t[BT_ATTN_FWD_LSE].ld,
+                   .p = p,
+                   .seq = btcpu_i32(seq),
+                   .index = btcpu_i32(kidx),
+                   .seq_ld = seq->ld,
+                   .index_ld = kidx->ld,
+                   .cols = q->cols,
+                   .floats = btcpu_attn_fwd_floats(q->cols / p->heads),
+                   .ws = btcpu_ws(call)};
+    const int64_t tasks = seq->rows * p->heads;
+    btcpu_run_tasks(dev, task_parts(dev, tasks, q->rows * a.cols), tasks, 2, fwd_tasks, &a);
     return BT_OK;
 }
 
@@ -393,6 +399,10 @@ typedef struct bwd {
     const float *q, *k, *v, *o, *lse, *go;
     float *dq, *dk, *dv;
     int64_t q_ld, k_ld, v_ld, o_ld, lse_ld, go_ld, dq_ld, dk_ld, dv_ld;
+    const bt_attn_params *p;
+    const int32_t *seq;
+    int64_t seq_ld, cols, floats;
+    float *ws; /* floats for each thread */
 } bwd;
 
 typedef struct bwd_tile {
@@ -509,6 +519,23 @@ static void bwd_queries(const bwd *a, const task *t, int64_t q0, int64_t n, cons
                   a->dq_ld);
 }
 
+static void bwd_tasks(const btcpu_part *part) {
+    const bwd *a = part->ctx;
+    const bt_attn_params *p = a->p;
+    const int64_t d = a->cols / p->heads;
+    const size_t bytes = (size_t)d * sizeof(float);
+    const bwd_tile w = bwd_tiles(a->ws + part->slot * a->floats, d);
+    for (int64_t i = part->first; i < part->end; i++) {
+        const task one = make_task(p, a->seq + i / p->heads * a->seq_ld, i % p->heads, a->cols);
+        for (int64_t j = one.key_row; j < one.key_row + one.keys; j++) {
+            memset(a->dk + j * a->dk_ld + one.head_col, 0, bytes);
+            memset(a->dv + j * a->dv_ld + one.head_col, 0, bytes);
+        }
+        for (int64_t q0 = 0; q0 < one.queries; q0 += BQ)
+            bwd_queries(a, &one, q0, one.queries - q0 < BQ ? one.queries - q0 : BQ, &w);
+    }
+}
+
 bt_status BTCPU_FN(attn_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *t = call->t, *q = &t[BT_ATTN_BWD_Q], *seq = &t[BT_ATTN_BWD_SEQ];
@@ -530,23 +557,14 @@ bt_status BTCPU_FN(attn_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
                    .go_ld = t[BT_ATTN_BWD_DO].ld,
                    .dq_ld = t[BT_ATTN_BWD_DQ].ld,
                    .dk_ld = t[BT_ATTN_BWD_DK].ld,
-                   .dv_ld = t[BT_ATTN_BWD_DV].ld};
-    const int32_t *ps = btcpu_i32(seq);
-    const int64_t cols = q->cols, tasks = seq->rows * p->heads;
-    const int64_t floats = btcpu_attn_bwd_floats(cols / p->heads);
-    float *ws = btcpu_ws(call);
-    const int threads = task_threads(dev, tasks, q->rows * cols);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 2) if (threads > 1)
-    for (int64_t i = 0; i < tasks; i++) {
-        const task one = make_task(p, ps + i / p->heads * seq->ld, i % p->heads, cols);
-        const bwd_tile w = bwd_tiles(ws + thread_index() * floats, one.d);
-        const size_t bytes = (size_t)one.d * sizeof(float);
-        for (int64_t j = one.key_row; j < one.key_row + one.keys; j++) {
-            memset(a.dk + j * a.dk_ld + one.head_col, 0, bytes);
-            memset(a.dv + j * a.dv_ld + one.head_col, 0, bytes);
-        }
-        for (int64_t q0 = 0; q0 < one.queries; q0 += BQ)
-            bwd_queries(&a, &one, q0, one.queries - q0 < BQ ? one.queries - q0 : BQ, &w);
-    }
+                   .dv_ld = t[BT_ATTN_BWD_DV].ld,
+                   .p = p,
+                   .seq = btcpu_i32(seq),
+                   .seq_ld = seq->ld,
+                   .cols = q->cols,
+                   .floats = btcpu_attn_bwd_floats(q->cols / p->heads),
+                   .ws = btcpu_ws(call)};
+    const int64_t tasks = seq->rows * p->heads;
+    btcpu_run_tasks(dev, task_parts(dev, tasks, q->rows * a.cols), tasks, 2, bwd_tasks, &a);
     return BT_OK;
 }

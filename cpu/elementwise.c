@@ -21,28 +21,29 @@ static void act_chunk(bt_act act, const float *x, const float *b, float *y, int6
     }
 }
 
-bt_status BTCPU_FN(bias_act_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void act_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_BIAS_ACT_FWD_X], *y = &call->t[BT_BIAS_ACT_FWD_Y];
     const float *bias = btcpu_f32(&call->t[BT_BIAS_ACT_FWD_BIAS]);
     const bt_bias_act_params *p = &call->p.bias_act;
     const btcpu_drop drop = btcpu_drop_of(&p->drop, &call->t[BT_BIAS_ACT_FWD_ROWPOS]);
     const float *px = btcpu_f32(x);
     float *py = btcpu_f32(y);
-    const int64_t rows = x->rows, cols = x->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
-            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
-                int64_t n = btcpu_chunk(c, cols);
-                float *to = py + r * y->ld + c;
-                act_chunk(p->act, px + r * x->ld + c, bias ? bias + c : NULL, to, n);
-                if (drop.drop) btcpu_drop_chunk(&drop, r, c, n, to, to);
-            }
+    const int64_t cols = x->cols;
+    for (int64_t r = part->first; r < part->end; r++) {
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            int64_t n = btcpu_chunk(c, cols);
+            float *to = py + r * y->ld + c;
+            act_chunk(p->act, px + r * x->ld + c, bias ? bias + c : NULL, to, n);
+            if (drop.drop) btcpu_drop_chunk(&drop, r, c, n, to, to);
         }
     }
+}
+
+bt_status BTCPU_FN(bias_act_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_BIAS_ACT_FWD_X];
+    btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols), x->rows, act_rows, call);
     return BT_OK;
 }
 
@@ -50,8 +51,8 @@ typedef struct act_bwd {
     bt_act act;
     btcpu_drop drop;
     const float *dy, *x, *bias, *y;
-    float *dx;
-    int64_t dy_ld, x_ld, y_ld, dx_ld;
+    float *dx, *ws; /* ws NULL: no sums */
+    int64_t dy_ld, x_ld, y_ld, dx_ld, cols;
 } act_bwd;
 
 /* dx of n columns from (r, c) on, to `to`; to may be any of the inputs. */
@@ -82,10 +83,35 @@ static void act_bwd_chunk(const act_bwd *a, int64_t r, int64_t c, int64_t n, flo
     }
 }
 
+static void act_bwd_rows(const btcpu_part *part) {
+    const act_bwd *a = part->ctx;
+    const int64_t cols = a->cols;
+    btcpu_colsum sum = {0};
+    if (a->ws) {
+        sum = btcpu_colsum_at(a->ws, cols, 1, part->slot);
+        btcpu_colsum_begin(&sum);
+    }
+    float none[BTCPU_WORDS];
+    for (int64_t r = part->first; r < part->end; r++) {
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            int64_t n = btcpu_chunk(c, cols);
+            float *to = a->dx ? a->dx + r * a->dx_ld + c : none;
+            act_bwd_chunk(a, r, c, n, to);
+            if (!a->ws) continue;
+            float *block = sum.block + c;
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) block[i] += to[i];
+        }
+        if (a->ws) btcpu_colsum_row(&sum);
+    }
+    if (a->ws) btcpu_colsum_flush(&sum);
+}
+
 bt_status BTCPU_FN(bias_act_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *t = call->t;
     const bt_bias_act_params *p = &call->p.bias_act;
+    float *dbias = btcpu_f32(&t[BT_BIAS_ACT_BWD_DBIAS]);
     const act_bwd a = {.act = p->act,
                        .drop = btcpu_drop_of(&p->drop, &t[BT_BIAS_ACT_BWD_ROWPOS]),
                        .dy = btcpu_f32(&t[BT_BIAS_ACT_BWD_DY]),
@@ -93,37 +119,16 @@ bt_status BTCPU_FN(bias_act_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *
                        .bias = btcpu_f32(&t[BT_BIAS_ACT_BWD_BIAS]),
                        .y = btcpu_f32(&t[BT_BIAS_ACT_BWD_Y]),
                        .dx = btcpu_f32(&t[BT_BIAS_ACT_BWD_DX]),
+                       .ws = dbias ? btcpu_ws(call) : NULL,
                        .dy_ld = t[BT_BIAS_ACT_BWD_DY].ld,
                        .x_ld = t[BT_BIAS_ACT_BWD_X].ld,
                        .y_ld = t[BT_BIAS_ACT_BWD_Y].ld,
-                       .dx_ld = t[BT_BIAS_ACT_BWD_DX].ld};
-    float *dbias = btcpu_f32(&t[BT_BIAS_ACT_BWD_DBIAS]), *ws = dbias ? btcpu_ws(call) : NULL;
-    const int64_t rows = t[BT_BIAS_ACT_BWD_DY].rows, cols = t[BT_BIAS_ACT_BWD_DY].cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        btcpu_colsum sum = {0};
-        if (ws) {
-            sum = btcpu_colsum_at(ws, cols, 1, part);
-            btcpu_colsum_begin(&sum);
-        }
-        float none[BTCPU_WORDS];
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
-            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
-                int64_t n = btcpu_chunk(c, cols);
-                float *to = a.dx ? a.dx + r * a.dx_ld + c : none;
-                act_bwd_chunk(&a, r, c, n, to);
-                if (!ws) continue;
-                float *block = sum.block + c;
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) block[i] += to[i];
-            }
-            if (ws) btcpu_colsum_row(&sum);
-        }
-        if (ws) btcpu_colsum_flush(&sum);
-    }
-    if (ws) btcpu_colsum_finish(ws, cols, 1, parts, 0, p->beta, dbias);
+                       .dx_ld = t[BT_BIAS_ACT_BWD_DX].ld,
+                       .cols = t[BT_BIAS_ACT_BWD_DY].cols};
+    const int64_t rows = t[BT_BIAS_ACT_BWD_DY].rows;
+    const int parts = btcpu_parts(dev, rows * a.cols);
+    btcpu_run_parts(dev, parts, rows, act_bwd_rows, &a);
+    if (a.ws) btcpu_colsum_finish(a.ws, a.cols, 1, parts, 0, p->beta, dbias);
     return BT_OK;
 }
 
@@ -141,43 +146,50 @@ static void axpby_run(double a, double b, const float *x, float *y, int64_t n) {
     }
 }
 
-bt_status BTCPU_FN(axpby)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void axpby_flat(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
+    const float *x = btcpu_f32(&call->t[BT_AXPBY_X]);
+    float *y = btcpu_f32(&call->t[BT_AXPBY_Y]);
+    axpby_run(call->p.axpby.a, call->p.axpby.b, x + part->first, y + part->first,
+              part->end - part->first);
+}
+
+static void axpby_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_AXPBY_X], *y = &call->t[BT_AXPBY_Y];
     const float *px = btcpu_f32(x);
     float *py = btcpu_f32(y);
-    const double a = call->p.axpby.a, b = call->p.axpby.b;
+    for (int64_t r = part->first; r < part->end; r++)
+        axpby_run(call->p.axpby.a, call->p.axpby.b, px + r * x->ld, py + r * y->ld, x->cols);
+}
+
+bt_status BTCPU_FN(axpby)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_AXPBY_X], *y = &call->t[BT_AXPBY_Y];
     const int64_t total = x->rows * x->cols;
     const int parts = btcpu_parts(dev, total);
-    const int flat = (x->ld == x->cols && y->ld == y->cols) || x->rows <= 1;
-    const int64_t items = flat ? total : x->rows;
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        int64_t first = btcpu_first(items, part, parts), end = btcpu_first(items, part + 1, parts);
-        if (flat) {
-            axpby_run(a, b, px + first, py + first, end - first);
-            continue;
-        }
-        for (int64_t r = first; r < end; r++)
-            axpby_run(a, b, px + r * x->ld, py + r * y->ld, x->cols);
-    }
+    if ((x->ld == x->cols && y->ld == y->cols) || x->rows <= 1)
+        btcpu_run_parts(dev, parts, total, axpby_flat, call);
+    else
+        btcpu_run_parts(dev, parts, x->rows, axpby_rows, call);
     return BT_OK;
 }
 
-bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void gather_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_GATHER_X], *y = &call->t[BT_GATHER_Y];
     const bt_view *index = &call->t[BT_GATHER_INDEX];
     const float *px = btcpu_f32(x);
     float *py = btcpu_f32(y);
     const int32_t *pi = btcpu_i32(index);
-    const int64_t rows = y->rows, cols = y->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
-            memcpy(py + r * y->ld, px + pi[r * index->ld] * x->ld, (size_t)cols * sizeof(float));
-    }
+    const size_t bytes = (size_t)y->cols * sizeof(float);
+    for (int64_t r = part->first; r < part->end; r++)
+        memcpy(py + r * y->ld, px + pi[r * index->ld] * x->ld, bytes);
+}
+
+bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *y = &call->t[BT_GATHER_Y];
+    btcpu_run_parts(dev, btcpu_parts(dev, y->rows * y->cols), y->rows, gather_rows, call);
     return BT_OK;
 }

@@ -3,8 +3,8 @@
  * however often a word occurs. */
 #include "cpu/rows.h"
 
-bt_status BTCPU_FN(embed_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void embed_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *table = &call->t[BT_EMBED_FWD_TABLE], *ids = &call->t[BT_EMBED_FWD_IDS];
     const bt_view *rowpos = &call->t[BT_EMBED_FWD_ROWPOS], *pos = &call->t[BT_EMBED_FWD_POSTAB];
     const bt_view *y = &call->t[BT_EMBED_FWD_Y];
@@ -13,34 +13,37 @@ bt_status BTCPU_FN(embed_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *cal
     const float *pt = btcpu_f32(table), *pp = btcpu_f32(pos);
     const int32_t *pi = btcpu_i32(ids), *pr = btcpu_i32(rowpos);
     float *py = btcpu_f32(y);
-    const int64_t rows = y->rows, cols = y->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
-            const float *from = pt + pi[r * ids->ld] * table->ld;
-            const float *at = pp ? pp + pr[r * rowpos->ld + 1] * pos->ld : NULL;
-            float *to = py + r * y->ld;
-            if (at) {
+    const int64_t cols = y->cols;
+    for (int64_t r = part->first; r < part->end; r++) {
+        const float *from = pt + pi[r * ids->ld] * table->ld;
+        const float *at = pp ? pp + pr[r * rowpos->ld + 1] * pos->ld : NULL;
+        float *to = py + r * y->ld;
+        if (at) {
 #pragma omp simd
-                for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i] + at[i];
-            } else {
+            for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i] + at[i];
+        } else {
 #pragma omp simd
-                for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i];
-            }
-            if (!drop.drop) continue;
-            for (int64_t c = 0; c < cols; c += BTCPU_WORDS)
-                btcpu_drop_chunk(&drop, r, c, btcpu_chunk(c, cols), to + c, to + c);
+            for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i];
         }
+        if (!drop.drop) continue;
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS)
+            btcpu_drop_chunk(&drop, r, c, btcpu_chunk(c, cols), to + c, to + c);
     }
+}
+
+bt_status BTCPU_FN(embed_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *y = &call->t[BT_EMBED_FWD_Y];
+    btcpu_run_parts(dev, btcpu_parts(dev, y->rows * y->cols), y->rows, embed_rows, call);
     return BT_OK;
 }
 
 typedef struct embed_bwd {
     const float *dy;
-    int64_t dy_ld, order_ld, cols;
-    const int32_t *order;
+    const int32_t *order, *segs;
+    float *dtable;
+    int64_t dy_ld, order_ld, segs_ld, dtable_ld;
+    int64_t ids, rows, cols; /* distinct ids; size of the table */
     btcpu_drop drop;
     float scale;
     int keep; /* beta is 1 */
@@ -84,29 +87,36 @@ static void zero_rows(float *table, int64_t ld, int64_t cols, int64_t first, int
 
 /* Segment u's task is its own id and, with beta 0, clearing the ids between the one before and it;
  * the closing segment clears the rest of the table. */
+static void sum_segments(const btcpu_part *part) {
+    const embed_bwd *e = part->ctx;
+    const int64_t ld = e->dtable_ld;
+    for (int64_t u = part->first; u < part->end; u++) {
+        const int32_t *seg = e->segs + u * e->segs_ld;
+        const int64_t id = u < e->ids ? seg[0] : e->rows;
+        if (!e->keep) zero_rows(e->dtable, ld, e->cols, u ? seg[-e->segs_ld] + 1 : 0, id);
+        if (u < e->ids) sum_rows(e, seg[1], seg[e->segs_ld + 1], e->dtable + id * ld);
+    }
+}
+
 bt_status BTCPU_FN(embed_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *dy = &call->t[BT_EMBED_BWD_DY], *order = &call->t[BT_EMBED_BWD_ORDER];
     const bt_view *segs = &call->t[BT_EMBED_BWD_SEGS], *dtable = &call->t[BT_EMBED_BWD_DTABLE];
     const embed_bwd e = {.dy = btcpu_f32(dy),
+                         .order = btcpu_i32(order),
+                         .segs = btcpu_i32(segs),
+                         .dtable = btcpu_f32(dtable),
                          .dy_ld = dy->ld,
                          .order_ld = order->ld,
+                         .segs_ld = segs->ld,
+                         .dtable_ld = dtable->ld,
+                         .ids = segs->rows > 0 ? segs->rows - 1 : 0,
+                         .rows = dtable->rows,
                          .cols = dtable->cols,
-                         .order = btcpu_i32(order),
                          .drop = btcpu_drop_of(&call->p.embed.drop, &call->t[BT_EMBED_BWD_ROWPOS]),
                          .scale = (float)call->p.embed.scale,
                          .keep = call->p.embed.beta != 0};
-    const int32_t *ps = btcpu_i32(segs);
-    float *pt = btcpu_f32(dtable);
-    const int64_t ids = segs->rows > 0 ? segs->rows - 1 : 0;
     const int parts = btcpu_parts(dev, (dy->rows + (e.keep ? 0 : dtable->rows / 4)) * dtable->cols);
-#pragma omp parallel for num_threads(parts) schedule(dynamic, 8) if (parts > 1)
-    for (int64_t u = 0; u <= ids; u++) {
-        const int64_t id = u < ids ? ps[u * segs->ld] : dtable->rows;
-        if (!e.keep)
-            zero_rows(pt, dtable->ld, dtable->cols, u ? ps[(u - 1) * segs->ld] + 1 : 0, id);
-        if (u < ids)
-            sum_rows(&e, ps[u * segs->ld + 1], ps[(u + 1) * segs->ld + 1], pt + id * dtable->ld);
-    }
+    btcpu_run_tasks(dev, parts, e.ids + 1, 8, sum_segments, &e);
     return BT_OK;
 }

@@ -85,23 +85,23 @@ static void ce_row(float *x, const float *bias, int32_t label, float *loss, int6
     x[label] = (float)own;
 }
 
-bt_status BTCPU_FN(cross_entropy)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void ce_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_CROSS_ENTROPY_LOGITS],
                   *labels = &call->t[BT_CROSS_ENTROPY_LABELS];
     const bt_view *loss = &call->t[BT_CROSS_ENTROPY_LOSS];
     const float *bias = btcpu_f32(&call->t[BT_CROSS_ENTROPY_BIAS]);
     const int32_t *pl = btcpu_i32(labels);
     float *px = btcpu_f32(x), *out = btcpu_f32(loss);
-    const int64_t rows = x->rows, cols = x->cols;
-    const int parts = btcpu_parts(dev, rows * cols * 2);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
-            ce_row(px + r * x->ld, bias, pl[r * labels->ld], out + r * loss->ld, cols,
-                   &call->p.cross_entropy);
-    }
+    for (int64_t r = part->first; r < part->end; r++)
+        ce_row(px + r * x->ld, bias, pl[r * labels->ld], out + r * loss->ld, x->cols,
+               &call->p.cross_entropy);
+}
+
+bt_status BTCPU_FN(cross_entropy)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_CROSS_ENTROPY_LOGITS];
+    btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols * 2), x->rows, ce_rows, call);
     return BT_OK;
 }
 
@@ -189,21 +189,21 @@ static void topk_row(const float *x, const float *bias, int64_t cols, int64_t k,
     }
 }
 
-bt_status BTCPU_FN(topk)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void topk_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_TOPK_LOGITS], *value = &call->t[BT_TOPK_VALUE];
     const bt_view *id = &call->t[BT_TOPK_ID];
     const float *bias = btcpu_f32(&call->t[BT_TOPK_BIAS]), *px = btcpu_f32(x);
     float *pv = btcpu_f32(value);
     int32_t *pi = btcpu_at(id);
-    const int64_t rows = x->rows, cols = x->cols;
-    const int parts = btcpu_parts(dev, rows * cols * 2);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
-            topk_row(px + r * x->ld, bias, cols, value->cols, call->p.topk.forbid,
-                     pv + r * value->ld, pi + r * id->ld);
-    }
+    for (int64_t r = part->first; r < part->end; r++)
+        topk_row(px + r * x->ld, bias, x->cols, value->cols, call->p.topk.forbid,
+                 pv + r * value->ld, pi + r * id->ld);
+}
+
+bt_status BTCPU_FN(topk)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_TOPK_LOGITS];
+    btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols * 2), x->rows, topk_rows, call);
     return BT_OK;
 }

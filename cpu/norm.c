@@ -22,27 +22,27 @@ static void norm_row(const float *x, const float *gamma, const float *beta, floa
     stats[1] = rstd;
 }
 
-bt_status BTCPU_FN(norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void norm_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_NORM_FWD_X], *y = &call->t[BT_NORM_FWD_Y];
     const bt_view *stats = &call->t[BT_NORM_FWD_STATS];
     const float *px = btcpu_f32(x), *gamma = btcpu_f32(&call->t[BT_NORM_FWD_GAMMA]);
     const float *beta = btcpu_f32(&call->t[BT_NORM_FWD_BETA]);
     float *py = btcpu_f32(y), *ps = btcpu_f32(stats);
-    const int64_t rows = x->rows, cols = x->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++)
-            norm_row(px + r * x->ld, gamma, beta, py + r * y->ld, ps + r * stats->ld, cols,
-                     call->p.norm.eps);
-    }
+    for (int64_t r = part->first; r < part->end; r++)
+        norm_row(px + r * x->ld, gamma, beta, py + r * y->ld, ps + r * stats->ld, x->cols,
+                 call->p.norm.eps);
+}
+
+bt_status BTCPU_FN(norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_NORM_FWD_X];
+    btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols), x->rows, norm_rows, call);
     return BT_OK;
 }
 
-bt_status BTCPU_FN(add_norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
+static void add_norm_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
     const bt_view *t = call->t, *x = &t[BT_ADD_NORM_FWD_X], *res = &t[BT_ADD_NORM_FWD_RES];
     const bt_view *r = &t[BT_ADD_NORM_FWD_R], *y = &t[BT_ADD_NORM_FWD_Y];
     const bt_view *stats = &t[BT_ADD_NORM_FWD_STATS];
@@ -53,28 +53,29 @@ bt_status BTCPU_FN(add_norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *
     float *pr = btcpu_f32(r), *py = btcpu_f32(y), *ps = btcpu_f32(stats);
     const bt_add_norm_params *p = &call->p.add_norm;
     const btcpu_drop drop = btcpu_drop_of(&p->drop, &t[BT_ADD_NORM_FWD_ROWPOS]);
-    const int64_t rows = x->rows, cols = x->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        static const float zeros[BTCPU_WORDS];
-        float add[BTCPU_WORDS];
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t i = btcpu_first(rows, part, parts); i < end; i++) {
-            float *ri = pr + i * r->ld;
-            for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
-                const int64_t n = btcpu_chunk(c, cols);
-                const float *b = bias ? bias + c : zeros, *from = px + i * x->ld + c;
-                const float *old = pres + i * res->ld + c;
+    const int64_t cols = x->cols;
+    static const float zeros[BTCPU_WORDS];
+    float add[BTCPU_WORDS];
+    for (int64_t i = part->first; i < part->end; i++) {
+        float *ri = pr + i * r->ld;
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            const float *b = bias ? bias + c : zeros, *from = px + i * x->ld + c;
+            const float *old = pres + i * res->ld + c;
 #pragma omp simd
-                for (int64_t j = 0; j < n; j++) add[j] = from[j] + b[j];
-                if (drop.drop) btcpu_drop_chunk(&drop, i, c, n, add, add);
+            for (int64_t j = 0; j < n; j++) add[j] = from[j] + b[j];
+            if (drop.drop) btcpu_drop_chunk(&drop, i, c, n, add, add);
 #pragma omp simd
-                for (int64_t j = 0; j < n; j++) ri[c + j] = old[j] + add[j];
-            }
-            if (gamma) norm_row(ri, gamma, beta, py + i * y->ld, ps + i * stats->ld, cols, p->eps);
+            for (int64_t j = 0; j < n; j++) ri[c + j] = old[j] + add[j];
         }
+        if (gamma) norm_row(ri, gamma, beta, py + i * y->ld, ps + i * stats->ld, cols, p->eps);
     }
+}
+
+bt_status BTCPU_FN(add_norm_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *x = &call->t[BT_ADD_NORM_FWD_X];
+    btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols), x->rows, add_norm_rows, call);
     return BT_OK;
 }
 
@@ -83,6 +84,7 @@ typedef struct norm_bwd {
     const bt_view *dy, *x, *stats, *dres, *dr, *dx;
     const float *gamma;
     btcpu_drop drop;
+    float *ws;
     int sums; /* dgamma, dbeta and, when wanted, dbias */
 } norm_bwd;
 
@@ -144,22 +146,24 @@ static void norm_bwd_branch(const norm_bwd *a, int64_t r, int64_t cols, btcpu_co
     }
 }
 
-static int norm_bwd_rows(const bt_dev *dev, const norm_bwd *a, float *ws) {
-    const int64_t rows = a->dy->rows, cols = a->dy->cols;
-    const int parts = btcpu_parts(dev, rows * cols);
+static void norm_bwd_rows(const btcpu_part *part) {
+    const norm_bwd *a = part->ctx;
+    const int64_t cols = a->dy->cols;
     const int branch = btcpu_has(a->dx) || a->sums == 3;
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        btcpu_colsum sum = btcpu_colsum_at(ws, cols, a->sums, part);
-        btcpu_colsum_begin(&sum);
-        const int64_t end = btcpu_first(rows, part + 1, parts);
-        for (int64_t r = btcpu_first(rows, part, parts); r < end; r++) {
-            norm_bwd_row(a, r, cols, &sum);
-            if (branch) norm_bwd_branch(a, r, cols, &sum);
-            btcpu_colsum_row(&sum);
-        }
-        btcpu_colsum_flush(&sum);
+    btcpu_colsum sum = btcpu_colsum_at(a->ws, cols, a->sums, part->slot);
+    btcpu_colsum_begin(&sum);
+    for (int64_t r = part->first; r < part->end; r++) {
+        norm_bwd_row(a, r, cols, &sum);
+        if (branch) norm_bwd_branch(a, r, cols, &sum);
+        btcpu_colsum_row(&sum);
     }
+    btcpu_colsum_flush(&sum);
+}
+
+/* All rows; the number of parts that the sums lie in. */
+static int norm_bwd_run(const bt_dev *dev, const norm_bwd *a) {
+    const int parts = btcpu_parts(dev, a->dy->rows * a->dy->cols);
+    btcpu_run_parts(dev, parts, a->dy->rows, norm_bwd_rows, a);
     return parts;
 }
 
@@ -174,13 +178,13 @@ bt_status BTCPU_FN(norm_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
                         .dr = &t[BT_NORM_BWD_DX],
                         .dx = &absent,
                         .gamma = btcpu_f32(&t[BT_NORM_BWD_GAMMA]),
+                        .ws = btcpu_ws(call),
                         .sums = 2};
     const int64_t cols = a.dy->cols;
     const double beta = call->p.norm.beta;
-    float *ws = btcpu_ws(call);
-    const int parts = norm_bwd_rows(dev, &a, ws);
-    btcpu_colsum_finish(ws, cols, 2, parts, 0, beta, btcpu_f32(&t[BT_NORM_BWD_DGAMMA]));
-    btcpu_colsum_finish(ws, cols, 2, parts, 1, beta, btcpu_f32(&t[BT_NORM_BWD_DBETA]));
+    const int parts = norm_bwd_run(dev, &a);
+    btcpu_colsum_finish(a.ws, cols, 2, parts, 0, beta, btcpu_f32(&t[BT_NORM_BWD_DGAMMA]));
+    btcpu_colsum_finish(a.ws, cols, 2, parts, 1, beta, btcpu_f32(&t[BT_NORM_BWD_DBETA]));
     return BT_OK;
 }
 
@@ -196,13 +200,15 @@ bt_status BTCPU_FN(add_norm_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *
                         .dx = &t[BT_ADD_NORM_BWD_DX],
                         .gamma = btcpu_f32(&t[BT_ADD_NORM_BWD_GAMMA]),
                         .drop = btcpu_drop_of(&p->drop, &t[BT_ADD_NORM_BWD_ROWPOS]),
+                        .ws = btcpu_ws(call),
                         .sums = btcpu_has(&t[BT_ADD_NORM_BWD_DBIAS]) ? 3 : 2};
     const int64_t cols = a.dy->cols;
-    float *ws = btcpu_ws(call);
-    const int parts = norm_bwd_rows(dev, &a, ws);
-    btcpu_colsum_finish(ws, cols, a.sums, parts, 0, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DGAMMA]));
-    btcpu_colsum_finish(ws, cols, a.sums, parts, 1, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DBETA]));
+    const int parts = norm_bwd_run(dev, &a);
+    btcpu_colsum_finish(a.ws, cols, a.sums, parts, 0, p->beta,
+                        btcpu_f32(&t[BT_ADD_NORM_BWD_DGAMMA]));
+    btcpu_colsum_finish(a.ws, cols, a.sums, parts, 1, p->beta,
+                        btcpu_f32(&t[BT_ADD_NORM_BWD_DBETA]));
     if (a.sums == 3)
-        btcpu_colsum_finish(ws, cols, 3, parts, 2, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DBIAS]));
+        btcpu_colsum_finish(a.ws, cols, 3, parts, 2, p->beta, btcpu_f32(&t[BT_ADD_NORM_BWD_DBIAS]));
     return BT_OK;
 }

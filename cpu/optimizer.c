@@ -17,19 +17,24 @@ static void sumsq_block(const float *x, int64_t n, float *part) {
     part[1] = !(sum <= 1.7e308) ? NAN : max > 0 ? (float)(sum / max / max) : 0.0f;
 }
 
-bt_status BTCPU_FN(sumsq)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
-    (void)stream;
-    const bt_view *x = &call->t[BT_SUMSQ_X], *part = &call->t[BT_SUMSQ_PART];
+static void sumsq_blocks(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
+    const bt_view *x = &call->t[BT_SUMSQ_X], *out = &call->t[BT_SUMSQ_PART];
     const float *px = btcpu_f32(x);
-    float *pp = btcpu_f32(part);
-    const int64_t n = x->rows * x->cols, blocks = (n + BT_SUMSQ_BLOCK - 1) / BT_SUMSQ_BLOCK;
-    const int parts = btcpu_parts(dev, n);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int64_t b = 0; b < blocks; b++) {
+    float *po = btcpu_f32(out);
+    const int64_t n = x->rows * x->cols;
+    for (int64_t b = part->first; b < part->end; b++) {
         const int64_t first = b * BT_SUMSQ_BLOCK;
         sumsq_block(px + first, n - first < BT_SUMSQ_BLOCK ? n - first : BT_SUMSQ_BLOCK,
-                    pp + b * part->ld);
+                    po + b * out->ld);
     }
+}
+
+bt_status BTCPU_FN(sumsq)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const int64_t n = call->t[BT_SUMSQ_X].rows * call->t[BT_SUMSQ_X].cols;
+    const int64_t blocks = (n + BT_SUMSQ_BLOCK - 1) / BT_SUMSQ_BLOCK;
+    btcpu_run_parts(dev, btcpu_parts(dev, n), blocks, sumsq_blocks, call);
     return BT_OK;
 }
 
@@ -55,14 +60,18 @@ bt_status BTCPU_FN(update_scalars)(bt_dev *dev, bt_stream *stream, const bt_call
 }
 
 typedef struct adam {
+    const float *g;
+    float *w, *m, *v;
     float factor, decay, keep, beta1, beta2, rate1, rate2, step, root, eps;
 } adam;
 
 /* w keeps `keep` of itself (decoupled decay); decay is added to the gradient (the other kind). */
-static void adam_run(const adam *a, const float *g, float *w, float *m, float *v, int64_t n) {
-    const adam c = *a;
+static void adam_run(const btcpu_part *part) {
+    const adam c = *(const adam *)part->ctx;
+    const float *g = c.g;
+    float *w = c.w, *m = c.m, *v = c.v;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = part->first; i < part->end; i++) {
         float d = g[i] * c.factor + c.decay * w[i];
         float mi = c.beta1 * m[i] + c.rate1 * d;
         float vi = c.beta2 * v[i] + c.rate2 * (d * d);
@@ -77,12 +86,13 @@ bt_status BTCPU_FN(adamw)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     const bt_adamw_params *p = &call->p.adamw;
     const float *s = btcpu_f32(&call->t[BT_ADAMW_SCALARS]);
     if (s[BT_SCALAR_SKIP] != 0.0f) return BT_OK;
-    const float *g = btcpu_f32(&call->t[BT_ADAMW_G]);
-    float *w = btcpu_f32(&call->t[BT_ADAMW_W]), *m = btcpu_f32(&call->t[BT_ADAMW_M]);
-    float *v = btcpu_f32(&call->t[BT_ADAMW_V]);
     const double lr = s[BT_SCALAR_LR], c1 = s[BT_SCALAR_CORRECTION1];
     const double c2 = s[BT_SCALAR_CORRECTION2];
-    const adam a = {.factor = s[BT_SCALAR_FACTOR],
+    const adam a = {.g = btcpu_f32(&call->t[BT_ADAMW_G]),
+                    .w = btcpu_f32(&call->t[BT_ADAMW_W]),
+                    .m = btcpu_f32(&call->t[BT_ADAMW_M]),
+                    .v = btcpu_f32(&call->t[BT_ADAMW_V]),
+                    .factor = s[BT_SCALAR_FACTOR],
                     .decay = p->decoupled ? 0.0f : (float)p->weight_decay,
                     .keep = p->decoupled ? (float)(1.0 - lr * p->weight_decay) : 1.0f,
                     .beta1 = (float)p->beta1,
@@ -93,11 +103,6 @@ bt_status BTCPU_FN(adamw)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
                     .root = (float)(1.0 / sqrt(c2)),
                     .eps = (float)p->eps};
     const int64_t n = call->t[BT_ADAMW_W].rows * call->t[BT_ADAMW_W].cols;
-    const int parts = btcpu_parts(dev, n);
-#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
-    for (int part = 0; part < parts; part++) {
-        const int64_t i = btcpu_first(n, part, parts), end = btcpu_first(n, part + 1, parts);
-        adam_run(&a, g + i, w + i, m + i, v + i, end - i);
-    }
+    btcpu_run_parts(dev, btcpu_parts(dev, n), n, adam_run, &a);
     return BT_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef BANTAM_CPU_ROWS_H
 #define BANTAM_CPU_ROWS_H
 
-#include "cpu/kernels.h"
+#include "cpu/parallel.h"
 #include "cpu/vec.h"
 
 /* Columns of the chunk that starts at `col`, a multiple of BTCPU_WORDS. */

@@ -117,13 +117,9 @@ void cli_progress(void *user, const bt_progress *p) {
         return;
     }
     cli_progress_clear();
-    if (p->kind == BT_PROGRESS_CHECKPOINT) {
+    /* Of a validation the library tells more than fits here. */
+    if (p->kind == BT_PROGRESS_CHECKPOINT)
         fprintf(stderr, "update %lld: saved %s\n", (long long)p->update, p->path);
-        return;
-    }
-    fprintf(stderr, "update %lld: validation loss %.4f", (long long)p->update, p->valid_loss);
-    if (isfinite(p->valid_score)) fprintf(stderr, ", score %.2f", p->valid_score);
-    fprintf(stderr, "%s\n", p->valid_is_best ? ", best so far" : "");
 }
 
 void cli_progress_end(void) {

@@ -1,0 +1,154 @@
+/* Validation in a run: its lines in the log, the best model, patience, resume. */
+#include "tests/program_kit.h"
+
+#include <signal.h>
+
+/* A run of 20 updates that validates on its own first lines every 5, beam 2. */
+static small_run valid_run(void) {
+    small_run r = small_run_new(100);
+    char text[2][4096] = {"", ""};
+    for (int side = 0; side < 2; side++) {
+        const char *all = file_text(in_dir(r, side ? "train.en" : "train.de"));
+        for (int i = 1; i <= 8; i++) {
+            strcat(text[side], line_of(all, i));
+            strcat(text[side], "\n");
+        }
+    }
+    kit_write_text(in_dir(r, "valid.de"), text[0]);
+    kit_write_text(in_dir(r, "valid.en"), text[1]);
+    return r;
+}
+
+#define VALID \
+    "--set", "data.valid.source=valid.de", "--set", "data.valid.target=valid.en", "--set", \
+        "validation.beam=2", "--set", "validation.every=5"
+
+/* Of a log, the lines of validations. */
+static json_t *validations(const char *folder) {
+    json_t *log = read_log(folder), *out = json_array();
+    for (size_t i = 0; i < json_array_size(log); i++) {
+        json_t *line = json_array_get(log, i);
+        if (json_object_get(line, "valid_loss") != NULL) json_array_append(out, line);
+    }
+    json_decref(log);
+    return out;
+}
+
+START_TEST(logged_and_best_kept) {
+    small_run r = valid_run();
+    check_status(train(r, VALID), 0);
+    json_t *v = validations(r.out);
+    ck_assert_uint_eq(json_array_size(v), 4);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *line = json_array_get(v, i);
+        check_fields(line, "update valid_loss valid_nll valid_perplexity valid_bleu valid_chrf "
+                           "valid_seconds");
+        ck_assert_int_eq((int)number_at(line, "update"), 5 * (int)(i + 1));
+        kit_near(number_at(line, "valid_perplexity"), exp(number_at(line, "valid_nll")),
+                 1e-6 * number_at(line, "valid_perplexity"));
+    }
+    /* It learns these lines. */
+    ck_assert(number_at(json_array_get(v, 3), "valid_loss") <
+              number_at(json_array_get(v, 0), "valid_loss"));
+    json_decref(v);
+    ck_assert(is_file(in_out(r, "best.safetensors")));
+    ck_assert(is_file(in_out(r, "loss.svg")));
+    program p = bantam("translate", r.out, "--input", in_dir(r, "valid.de"), "--threads", "1");
+    check_status(p, 0);
+    ck_assert_int_eq(count_lines(p.out), 8);
+}
+END_TEST
+
+/* The run itself does not know whether it was validated. */
+START_TEST(changes_nothing) {
+    small_run r = valid_run();
+    check_status(train(r, "--updates", "20"), 0);
+    ck_assert_int_eq(rename(r.out, in_dir(r, "without")), 0);
+    check_status(train(r, VALID), 0);
+    json_t *a = read_log(in_dir(r, "without")), *b = read_log(r.out);
+    size_t k = 0;
+    for (size_t i = 0; i < json_array_size(a); i++, k++) {
+        while (json_object_get(json_array_get(b, k), "loss") == NULL) k++;
+        kit_near(number_at(json_array_get(b, k), "loss"), number_at(json_array_get(a, i), "loss"),
+                 0);
+    }
+    json_decref(a);
+    json_decref(b);
+}
+END_TEST
+
+START_TEST(patience_ends_the_run) {
+    small_run r = valid_run();
+    /* A rate of nothing: the first validation is never bettered. */
+    program p = train(r, VALID, "--set", "optimizer.lr=1e-30", "--set", "validation.metric=loss",
+                      "--set", "validation.patience=2");
+    check_status(p, 0);
+    check_has(p.err, "no better validation in 2");
+    json_t *v = validations(r.out);
+    ck_assert_uint_eq(json_array_size(v), 3);
+    json_decref(v);
+}
+END_TEST
+
+START_TEST(resumes_what_it_knew) {
+    small_run r = valid_run();
+    check_status(train(r, VALID), 0);
+    ck_assert_int_eq(rename(r.out, in_dir(r, "whole")), 0);
+    check_status(train(r, VALID, "--updates", "10"), 0);
+    check_status(train(r, VALID, "--resume"), 0);
+    ck_assert(files_equal(in_out(r, "best.safetensors"), in_dir(r, "whole/best.safetensors")));
+    ck_assert(files_equal(in_out(r, "checkpoint-0000000020.safetensors"),
+                          in_dir(r, "whole/checkpoint-0000000020.safetensors")));
+    json_t *a = validations(in_dir(r, "whole")), *b = validations(r.out);
+    ck_assert_uint_eq(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++)
+        kit_near(number_at(json_array_get(a, i), "valid_loss"),
+                 number_at(json_array_get(b, i), "valid_loss"), 0);
+    json_decref(a);
+    json_decref(b);
+}
+END_TEST
+
+/* C5 (b): a signal in validation: a whole checkpoint, and the validation is made again on resume.
+ */
+START_TEST(signal_in_validation) {
+    small_run r = valid_run();
+    const char *words[] = {"train", r.yaml,  "--threads",           "1",         "--device", "cpu",
+                           VALID,   "--set", "validation.beam=512", "--updates", "5",        NULL};
+    program p = program_start(&(program_how){0}, words);
+    program_await(&p, "update 5/");
+    kill(p.pid, SIGTERM);
+    program_wait(&p);
+    /* It may have ended before the signal came. */
+    ck_assert_msg(p.status == 143 || p.status == 0, "status %d: %s", p.status, p.err);
+    ck_assert_ptr_nonnull(newest_checkpoint(r.out));
+    check_status(train(r, VALID, "--resume", "--updates", "5"), 0);
+    json_t *v = validations(r.out);
+    ck_assert_uint_eq(json_array_size(v), 1);
+    json_decref(v);
+}
+END_TEST
+
+/* Inside the plan: resident memory stays within it, and a limit that the decoder needs more room in
+ * is met with smaller batches. */
+START_TEST(within_the_plan) {
+    small_run r = valid_run();
+    check_status(train(r, VALID), 0);
+    json_t *log = read_log(r.out);
+    for (size_t i = 0; i < json_array_size(log); i++) {
+        json_t *line = json_array_get(log, i);
+        if (json_object_get(line, "peak_bytes") == NULL) continue;
+        ck_assert(number_at(line, "peak_bytes") <= number_at(line, "planned_bytes"));
+    }
+    json_decref(log);
+}
+END_TEST
+
+void add_valid(TCase *tc) {
+    tcase_add_test(tc, logged_and_best_kept);
+    tcase_add_test(tc, changes_nothing);
+    tcase_add_test(tc, patience_ends_the_run);
+    tcase_add_test(tc, resumes_what_it_knew);
+    tcase_add_test(tc, signal_in_validation);
+    tcase_add_test(tc, within_the_plan);
+}
