@@ -170,6 +170,7 @@ START_TEST(several_files) {
     ck_assert_str_eq(json_string_value(json_object_get(json_array_get(chars, 0), "character")),
                      "y");
     ck_assert(number_at(json_array_get(chars, 0), "count") == 2);
+    ck_assert_uint_eq(json_array_size(chars), 2); /* none of the other file's */
     json_t *longest = json_array_get(json_object_get(t, "longest"), 0);
     ck_assert(number_at(longest, "line") == 4 && number_at(longest, "file_line") == 2);
     ck_assert_str_eq(json_string_value(json_object_get(longest, "file")), in_dir(r, "2.de"));

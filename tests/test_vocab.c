@@ -251,6 +251,63 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* ---- every allocation fails once ---------------------------------------------------------------
+ */
+
+static bt_status take_line(void *user, const char *line) {
+    *(size_t *)user += strlen(line);
+    return BT_OK;
+}
+
+static bt_status use_vocab(const bt_vocab_config *c, const char *const *file, size_t *bytes) {
+    bt_vocab *v;
+    char *text[2] = {NULL, NULL};
+    BT_TRY(bt_vocab_open(c, &v));
+    bt_status s = bt_vocab_text(v, 5, &text[0]);
+    if (s == BT_OK) s = bt_vocab_json(v, 5, &text[1]);
+    for (int json = 0; json < 2 && s == BT_OK; json++)
+        s = bt_vocab_encode(v, file, 1, json, take_line, bytes);
+    bt_free(text[0]);
+    bt_free(text[1]);
+    bt_vocab_free(v);
+    return s;
+}
+
+/* Runs `call` until the failing allocation lies behind its last one. */
+#define walk(call) \
+    do { \
+        uint64_t n_ = 1; \
+        bt_status s_ = BT_ENOMEM; \
+        for (; s_ != BT_OK && n_ < 2000; n_++) { \
+            bti_alloc_fail_at(n_); \
+            s_ = (call); \
+            bti_alloc_fail_at(0); \
+            ck_assert(s_ == BT_OK || s_ == BT_ENOMEM); \
+        } \
+        ck_assert_msg(s_ == BT_OK && n_ > 5, "%llu allocations", (unsigned long long)n_); \
+    } while (0)
+
+START_TEST(no_memory) {
+    const char *text = text_file("ba ke\nli \xD1\x8F\n");
+    bt_vocab_config c = {.kind = "sentencepiece", .model = toy_model()};
+    size_t bytes = 0;
+    walk(use_vocab(&c, &text, &bytes));
+    ck_assert_uint_gt(bytes, 20);
+    small_run r = small_run_with("ba ke\nli \xD1\x8F\n", "ba\nke\n");
+    const char *sets[] = {kit_str("data.valid.source=%s", in_dir(r, "train.de")),
+                          kit_str("data.valid.target=%s", in_dir(r, "train.en"))};
+    bt_run *run;
+    char *report = NULL;
+    kit_ok(bt_run_load(r.yaml, sets, 2, &run));
+    walk(bt_data_check_text(run, &report));
+    check_has(report, "in both: 2 training pairs");
+    bt_free(report);
+    walk(bt_data_check_json(run, &report));
+    bt_free(report);
+    bt_run_free(run);
+}
+END_TEST
+
 static void add(TCase *tc) {
     tcase_set_timeout(tc, 0);
     tcase_add_test(tc, sentencepiece_golden);
@@ -260,6 +317,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, own_pieces);
     tcase_add_test(tc, unknown_pieces);
     tcase_add_test(tc, refusals);
+    tcase_add_test(tc, no_memory);
 }
 
 int main(int argc, char **argv) { return kit_main("vocab", add, argc, argv); }

@@ -146,6 +146,6 @@ int cli_run_part(const cli_command *command, const cli_command *const *parts, in
     printf("Usage: bantam %s %s\n%s\n\n", command->name, command->arguments, command->summary);
     for (int i = 0; parts[i] != NULL; i++)
         printf("  %-14s %s\n", parts[i]->name, parts[i]->summary);
-    printf("\n\"bantam %s --help\" tells the options of one.\n", parts[0]->name);
+    printf("\n\"bantam %s PART --help\" tells the options of one.\n", command->name);
     return CLI_DONE;
 }

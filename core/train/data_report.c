@@ -24,8 +24,9 @@ static int bins_of(const bti_text_check *t) {
 /* ---- text ------------------------------------------------------------------------------------ */
 
 static void add_file(bti_text *out, const bti_file_check *f) {
-    bti_text_add(out, "  %s: %" PRId64 " tokens, %" PRId64 " unknown (%.1f %%)%s", f->path,
-                 f->tokens, f->unknown, percent(f), f->chars ? ", their characters: " : "");
+    bti_text_add(out, "  %s: %" PRId64 " tokens, %" PRId64 " unknown (%.*f %%)%s", f->path,
+                 f->tokens, f->unknown, percent(f) >= 1 || f->unknown == 0 ? 1 : 3, percent(f),
+                 f->chars ? ", their characters: " : "");
     for (int i = 0; i < f->chars; i++)
         bti_text_add(out, "%s%s (%" PRId64 ")", i ? ", " : "", f->character[i].text,
                      f->character[i].count);
