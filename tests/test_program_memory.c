@@ -94,6 +94,10 @@ END_TEST
 
 /* Small batches leave too little for it: it is named before update 1, and may be skipped. */
 START_TEST(rare_long_pair_does_not_fit) {
+    if (SANITIZED) {
+        kit_skip("an address sanitizer keeps freed memory: what is held differs between runs");
+        return;
+    }
     small_run r = rare_long_pair(1);
     const char *batch = "training.batch=8", *d = "model.d_model=128";
     json_t *plan =

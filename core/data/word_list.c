@@ -26,11 +26,13 @@ static bt_status word_bytes(const char *path, int64_t line, const char *s, size_
                             size_t *bytes) {
     const char *tab = memrchr(s, '\t', n);
     *bytes = tab != NULL ? (size_t)(tab - s) : n;
-    size_t digits = *bytes + 1;
-    while (digits < n && s[digits] >= '0' && s[digits] <= '9') digits++;
-    if (tab != NULL && (digits < n || s[n - 1] == '\t'))
-        return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": behind the TAB there must be a count",
-                        path, line);
+    if (tab != NULL) {
+        size_t count = n - *bytes - 1, digits = 0;
+        while (digits < count && tab[1 + digits] >= '0' && tab[1 + digits] <= '9') digits++;
+        if (count == 0 || digits < count)
+            return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": behind the TAB there must be a count",
+                            path, line);
+    }
     if (*bytes == 0)
         return bti_fail(BT_EINPUT, "%s: line %" PRId64 ": there is no word", path, line);
     return BT_OK;
