@@ -24,6 +24,7 @@ typedef void (*btcpu_part_fn)(const btcpu_part *part);
 /* Calls fn for `count` items cut into `parts` (btcpu_parts), as even as can be; slot: the part. */
 static inline void btcpu_run_parts(const bt_dev *dev, int parts, int64_t count, btcpu_part_fn fn,
                                    const void *ctx) {
+    (void)dev; /* unused without OpenMP */
     if (parts == 1) {
         fn(&(btcpu_part){ctx, 0, 0, count});
         return;
@@ -38,6 +39,7 @@ static inline void btcpu_run_parts(const bt_dev *dev, int parts, int64_t count, 
 static inline void btcpu_run_tasks(const bt_dev *dev, int parts, int64_t count, int chunk,
                                    btcpu_part_fn fn, const void *ctx) {
     const int64_t chunks = (count + chunk - 1) / chunk;
+    (void)dev;
     if (parts == 1 || chunks <= 1) {
         fn(&(btcpu_part){ctx, 0, 0, count});
         return;
