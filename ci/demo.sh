@@ -144,14 +144,14 @@ data:
   valid: {source: text/valid.de, target: text/valid.en}
   max_length: 100
 tokenizer: {kind: sentencepiece, model: spm.model, size: 8000, shared: true}
-model: {d_model: 256, ff: 1024, heads: 4, encoder_layers: 3, decoder_layers: 3, norm: pre,
+model: {d_model: 192, ff: 768, heads: 4, encoder_layers: 3, decoder_layers: 3, norm: pre,
         tie_embeddings: all, dropout: 0.1}
-training: {batch: 3000, batch_unit: target_tokens, updates: 100000, label_smoothing: 0.1,
-           clip_norm: 1.0, seed: 1}
-optimizer: {kind: adam, lr: 0.002, beta1: 0.9, beta2: 0.98, eps: 1.0e-9}
-schedule: {kind: inverse_sqrt, warmup: 200}
-validation: {every: 200, beam: 1, metric: bleu, patience: 0}
-checkpoint: {every: 100, keep: 2}
+training: {batch: 1500, batch_unit: target_tokens, label_smoothing: 0.1, clip_norm: 1.0, seed: 1,
+           updates: 100000}    # how many there will be: see ci/demo.sh
+optimizer: {kind: adam, lr: 0.0025, beta1: 0.9, beta2: 0.98, eps: 1.0e-9}
+schedule: {kind: linear, warmup: 100}
+validation: {every: 500, beam: 1, metric: bleu, patience: 0}
+checkpoint: {every: 200, keep: 2}
 YAML
 }
 
@@ -182,18 +182,48 @@ bleu() {
     rm "$dir/hypothesis.tmp" "$dir/reference.tmp"
 }
 
-# Trains until the time is up; 128+15 is the status after SIGTERM, with a complete checkpoint.
+# Trains until the time is up. The rate falls to nothing at the last update, so how many there will be
+# must be known beforehand: the first ones, of the rise, which is the same whatever comes later, tell
+# how long one takes.
+probe=60
 train() {
-    local left=$((minutes * 60 - spent - SECONDS - reserve)) status=0
-    if [ "$left" -lt 10 ]; then
-        if [ -d "$dir/model" ]; then
-            echo "The $minutes minutes are used up; --minutes with more trains on."
-            return
-        fi
-        left=60
+    if [ ! -s "$dir/updates" ]; then
+        run_training --updates $probe
+        set_updates
+    elif [ "$(updates_done)" -ge "$(cat "$dir/updates")" ]; then
+        set_updates
     fi
-    echo "Training stops in $left s. Ctrl-C is safe: run this again and it goes on."
-    run "$left" "$bantam" train "$dir/run.yaml" --resume --device "$device" || status=$?
+    if [ "$(time_left)" -lt 10 ]; then
+        echo "The $minutes minutes are used up; --minutes with more trains on."
+        return
+    fi
+    echo "$(time_left) s are left, up to update $(cat "$dir/updates")." \
+        "Ctrl-C is safe: run this again and it goes on."
+    run_training --set "training.updates=$(cat "$dir/updates")"
+}
+
+time_left() { echo $((minutes * 60 - spent - SECONDS - reserve)); }
+
+updates_done() { grep -c '"loss"' "$dir/model/log.jsonl" 2>/dev/null || true; }
+
+# Writes DIR/updates: those done, and what the time left allows at the pace of the last ones, less a
+# twelfth for validation and checkpoints.
+set_updates() {
+    grep '"loss"' "$dir/model/log.jsonl" | tail -n 40 |
+        sed 's/.*"target_tokens":\([0-9]*\).*"tokens_per_s":\([0-9.e+]*\).*/\1 \2/' |
+        awk -v left="$(time_left)" -v made="$(updates_done)" \
+            '{ seconds += $1 / $2 }
+             END { n = int(left * 11 / 12 * NR / seconds); print made + (n > 1 ? n : 1) }' \
+            >"$dir/updates"
+}
+
+# run_training OPTION...: stops by SIGTERM, with a complete checkpoint and status 128+15, when the time
+# is over.
+run_training() {
+    local left status=0
+    left=$(time_left)
+    if [ "$left" -lt 10 ]; then left=10; fi
+    run "$left" "$bantam" train "$dir/run.yaml" --resume --device "$device" "$@" || status=$?
     if [ $status -ne 0 ] && [ $status -ne 143 ]; then
         echo "demo.sh: training ended with status $status" >&2
         exit $status
