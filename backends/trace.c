@@ -4,6 +4,7 @@
 #include "backends/trace.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -114,10 +115,27 @@ static bt_status scan(trace_dev *t, bt_stream *s, const bt_call *call) {
 }
 
 /* The one slot function. */
+/* Name, shape, leading dimension, type and offset of each operand that is there. */
+static void dump_call(const trace_dev *t, const bt_call *call) {
+    char line[1024];
+    const bt_op_info *op = bti_op_info(call->op);
+    size_t n = (size_t)snprintf(line, sizeof line, "%s", op->name);
+    for (int i = 0; i < op->operands && n < sizeof line; i++) {
+        const bt_view *v = &call->t[i];
+        if (!bti_view_present(v)) continue;
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s %s %lldx%lld ld %lld %s @%zu",
+                              i ? "," : "", op->operand[i].name, (long long)v->rows,
+                              (long long)v->cols, (long long)v->ld, bti_dtype_name(v->dtype),
+                              v->off);
+    }
+    t->options.dump(t->options.user, line);
+}
+
 static bt_status trace_op(bt_dev *dev, bt_stream *s, const bt_call *call) {
     trace_dev *t = self(dev);
     bt_trace_row *row = &t->rows[call->op];
     BT_TRY(pass(dev, bti_op_info(call->op)->name));
+    if (t->options.dump != NULL) dump_call(t, call);
     if (t->options.time) BT_TRY(t->inner->ops->sync(t->inner, s));
     double start = t->options.time ? now() : 0;
     BT_TRY(t->inner->op[call->op](t->inner, s, call));

@@ -1,8 +1,7 @@
-/* trace: wraps any device; times ops, counts bytes, scans outputs for NaN, fails the n-th call. */
+/* trace: wraps any device; times ops, counts bytes, dumps arguments, scans outputs for NaN, fails
+ * the n-th call. */
 #ifndef BANTAM_BACKENDS_TRACE_H
 #define BANTAM_BACKENDS_TRACE_H
-
-#include <stdio.h>
 
 #include "backends/backend.h"
 
@@ -11,6 +10,9 @@ typedef struct bt_trace_options {
     uint8_t scan_nan; /* after each op, BT_ENUMERIC when a written operand holds a NaN */
     uint64_t fail_at; /* the n-th call from now (ops and device calls) fails with BT_EDEVICE */
     uint8_t lost;     /* ... and all later ones too */
+    /* Given a line for each op before it runs: "gemm a 3x4 ld 4 fp32 @128, b ..."; may be NULL. */
+    void (*dump)(void *user, const char *line);
+    void *user;
 } bt_trace_options;
 
 typedef struct bt_trace_row {

@@ -354,6 +354,25 @@ START_TEST(trace_counts) {
 }
 END_TEST
 
+static void keep_line(void *user, const char *line) {
+    strcat(user, line);
+    strcat(user, "\n");
+}
+
+START_TEST(trace_dumps_arguments) {
+    bt_dev *dev = NULL;
+    float result[4];
+    char text[4096] = "";
+    kit_ok(bti_device_open("trace:ref", NULL, &dev));
+    bti_trace_options(dev)->dump = keep_line;
+    bti_trace_options(dev)->user = text;
+    kit_ok(scenario(dev, result));
+    ck_assert_msg(strstr(text, "axpby x 1x4 ld 4 fp32 @") != NULL, "%s", text);
+    ck_assert_ptr_nonnull(strstr(text, ", y 1x4 ld 4 fp32 @"));
+    bti_device_close(dev);
+}
+END_TEST
+
 START_TEST(trace_finds_nan) {
     bt_dev *dev = NULL;
     bt_buf *buf = NULL;
@@ -528,6 +547,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, trace_fails_the_nth_call);
     tcase_add_test(tc, trace_loses_the_device);
     tcase_add_test(tc, trace_counts);
+    tcase_add_test(tc, trace_dumps_arguments);
     tcase_add_test(tc, trace_finds_nan);
     tcase_add_test(tc, far_reads_staging_late);
     tcase_add_test(tc, far_fails_late);

@@ -77,6 +77,21 @@ START_TEST(changes_nothing) {
 }
 END_TEST
 
+/* The end of the run is validated too, wherever it falls; a stop before it is not. */
+START_TEST(the_end_is_validated) {
+    small_run r = valid_run();
+    check_status(train(r, VALID, "--set", "training.updates=13", "--updates", "7"), 0);
+    json_t *v = validations(r.out);
+    ck_assert_uint_eq(json_array_size(v), 1);
+    json_decref(v);
+    check_status(train(r, VALID, "--set", "training.updates=13", "--resume"), 0);
+    v = validations(r.out);
+    ck_assert_uint_eq(json_array_size(v), 3);
+    ck_assert_int_eq((int)number_at(json_array_get(v, 2), "update"), 13);
+    json_decref(v);
+}
+END_TEST
+
 START_TEST(patience_ends_the_run) {
     small_run r = valid_run();
     /* A rate of nothing: the first validation is never bettered. */
@@ -147,6 +162,7 @@ END_TEST
 void add_valid(TCase *tc) {
     tcase_add_test(tc, logged_and_best_kept);
     tcase_add_test(tc, changes_nothing);
+    tcase_add_test(tc, the_end_is_validated);
     tcase_add_test(tc, patience_ends_the_run);
     tcase_add_test(tc, resumes_what_it_knew);
     tcase_add_test(tc, signal_in_validation);

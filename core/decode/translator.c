@@ -21,36 +21,45 @@
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-/* The newest of a folder's checkpoints and its model file. */
-static bt_status find_model(const char *path, bti_checkpoint **out) {
-    char *file = bti_path_join(path, "model.safetensors");
-    bti_checkpoint *model = NULL, *newest = NULL;
-    if (file == NULL) return BT_ENOMEM;
-    int folder = bti_dir_exists(path);
-    bt_status status = BT_OK;
-    if (!folder) {
-        status = bti_checkpoint_open(path, &model);
-    } else {
-        status = bti_checkpoint_newest(path, &newest);
-        if (status == BT_OK && bti_file_exists(file) && bti_checkpoint_open(file, &model) != BT_OK)
+/* A model file of a folder, NULL in *out when it is not there; a damaged one is passed over. */
+static bt_status open_if_there(const char *folder, const char *name, bti_checkpoint **out) {
+    char *path = bti_path_join(folder, name);
+    bt_status status = path == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && bti_file_exists(path)) {
+        status = bti_checkpoint_open(path, out);
+        if (status == BT_EINPUT) {
             bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
+            status = BT_OK;
+        }
     }
-    bti_free(file);
-    if (status == BT_OK && model == NULL && newest == NULL)
-        status = bti_fail(BT_EINPUT, "%s holds no model.safetensors and no checkpoint", path);
-    if (model != NULL && newest != NULL && newest->info.update > model->info.update) {
-        bti_checkpoint_close(model);
-        model = NULL;
-    }
-    if (model != NULL) {
-        bti_checkpoint_close(newest);
-        newest = model;
-    }
+    bti_free(path);
+    return status;
+}
+
+/* Of a folder: the model that validation found best; where nothing was validated, the newest of its
+ * checkpoints and its model file. */
+static bt_status find_in_folder(const char *folder, bti_checkpoint **out) {
+    bti_checkpoint *model = NULL, *newest = NULL;
+    BT_TRY(open_if_there(folder, "best.safetensors", out));
+    if (*out != NULL) return BT_OK;
+    BT_TRY(open_if_there(folder, "model.safetensors", &model));
+    bt_status status = bti_checkpoint_newest(folder, &newest);
     if (status != BT_OK) {
-        bti_checkpoint_close(newest);
+        bti_checkpoint_close(model);
         return status;
     }
-    *out = newest;
+    int keep = newest == NULL || (model != NULL && model->info.update >= newest->info.update);
+    bti_checkpoint_close(keep ? newest : model);
+    *out = keep ? model : newest;
+    if (*out != NULL) return BT_OK;
+    return bti_fail(BT_EINPUT, "%s holds no model.safetensors and no checkpoint", folder);
+}
+
+static bt_status find_model(const char *path, bti_checkpoint **out) {
+    *out = NULL;
+    if (!bti_dir_exists(path)) return bti_checkpoint_open(path, out);
+    BT_TRY(find_in_folder(path, out));
+    bti_log(BT_LOG_INFO, "%s, after update %lld", (*out)->path, (long long)(*out)->info.update);
     return BT_OK;
 }
 

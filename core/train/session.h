@@ -15,7 +15,8 @@ typedef struct bti_session {
     bti_model *model;
     bti_run_plan *plan;
     bti_workload workload;
-    int64_t last_update;  /* where the run ends */
+    int64_t run_end;      /* last update of the run file */
+    int64_t last_update;  /* where this one ends: options may stop it earlier */
     int64_t decode_batch; /* sentences that validation translates at once */
 } bti_session;
 

@@ -361,11 +361,12 @@ static int out_of_patience(const trainer *t) {
     return t->validation != NULL && patience > 0 && t->valid.worse >= patience;
 }
 
-/* What follows an update: validation, then a checkpoint that knows of it. A validation that a
- * signal cuts short is made again on resume. */
+/* What follows an update: validation, on its interval and at the end of the whole run, then a
+ * checkpoint that knows of it. A validation that a signal cuts short is made again on resume. */
 static bt_status follow_up(trainer *t) {
-    if (t->validation != NULL && t->done > 0 && due(t->cfg->validation.every, t->done) &&
-        t->valid.validated != t->done) {
+    int end = t->done == t->s->run_end;
+    if (t->validation != NULL && t->done > 0 && t->valid.validated != t->done &&
+        (end || due(t->cfg->validation.every, t->done))) {
         bt_status status = validate(t);
         if (status != BT_OK && status != BT_ESTOPPED) return status;
     }
