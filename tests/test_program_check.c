@@ -296,7 +296,7 @@ START_TEST(empty_and_long_lines) {
         loss = number_at(j, "loss");
         json_decref(j);
     }
-    char text[1200] = "";
+    char text[4096] = "";
     for (int i = 0; i < 200; i++) strcat(text, "ba ke ");
     kit_write_text(in, kit_str("%s\n", text));
     kit_write_text(ref, kit_str("%s\n", text));
