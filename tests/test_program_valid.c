@@ -56,6 +56,12 @@ START_TEST(logged_and_best_kept) {
     program p = bantam("translate", r.out, "--input", in_dir(r, "valid.de"), "--threads", "1");
     check_status(p, 0);
     ck_assert_int_eq(count_lines(p.out), 8);
+    /* The best is what it takes: damaged, it is told of, and the last one serves. */
+    kit_write_text(in_out(r, "best.safetensors"), "damaged");
+    p = bantam("translate", r.out, "--input", in_dir(r, "valid.de"), "--threads", "1");
+    check_status(p, 0);
+    check_has(p.err, "best.safetensors");
+    ck_assert_int_eq(count_lines(p.out), 8);
 }
 END_TEST
 
