@@ -66,12 +66,12 @@ static void emit(plain *x, bti_program *p, const bti_shape *shape) {
     bti_step step = {.model = x->model,
                      .places = &x->places,
                      .shape = *shape,
-                     .logit_rows = x->chunk,
+                     .choices = {x->keep, x->chunk},
                      .training = 1,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
     bti_train_program unused;
-    kit_ok(bti_model_emit_step(p, &step, x->keep, &unused));
+    kit_ok(bti_model_emit_step(p, &step, &unused));
 }
 
 /* A program at its caps, not laid out. */

@@ -39,10 +39,10 @@ static bt_status emit(const bti_losses *l, bti_program *p, const bti_shape *shap
     bti_step step = {.model = l->model,
                      .places = &l->places,
                      .shape = *shape,
-                     .logit_rows = l->logit_rows,
+                     .choices.logit_rows = l->logit_rows,
                      .first_micro_batch = 1,
                      .smoothing = l->cfg.smoothing};
-    return bti_model_emit_step(p, &step, NULL, out);
+    return bti_model_emit_step(p, &step, out);
 }
 
 bt_status bti_losses_new(const bti_model *m, const bt_planning *planning, const bt_dev_info *info,

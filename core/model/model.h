@@ -93,11 +93,18 @@ typedef struct bti_places {
     int64_t position_rows;
 } bti_places;
 
+/* What the planner chooses for the program of a micro-batch. Bytes and time depend on it; results
+ * only through the order of sums. */
+typedef struct bti_choices {
+    uint32_t *keep;     /* kept classes of each layer; NULL: all */
+    int64_t logit_rows; /* rows of a chunk of the output layer */
+} bti_choices;
+
 typedef struct bti_step {
     const bti_model *model;
     const bti_places *places;
     bti_shape shape;
-    int64_t logit_rows;    /* rows of a chunk of the output layer */
+    bti_choices choices;
     int training;          /* dropout and gradients; 0: losses only */
     int first_micro_batch; /* gradients are overwritten, not accumulated */
     uint64_t seed;
@@ -113,8 +120,7 @@ typedef struct bti_train_program {
 } bti_train_program;
 
 /* Emits forward, loss and (training) backward of a micro-batch. */
-bt_status bti_model_emit_step(bti_program *p, const bti_step *step, const uint32_t *keep,
-                              bti_train_program *out);
+bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out);
 
 /* Emits norm, scalars and optimiser step over the flat state regions, a piece for each heap. */
 typedef struct bti_update_step {

@@ -8,7 +8,7 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
     const bti_step *step = b->step;
     bti_pair gen = b->m->generator;
     int64_t rows = step->shape.rows[1], d = b->m->cfg.d_model, vocab = b->m->vocab[1];
-    int64_t chunk = step->logit_rows < rows ? step->logit_rows : rows;
+    int64_t chunk = step->choices.logit_rows < rows ? step->choices.logit_rows : rows;
     bt_op_params ce = {.cross_entropy = {.smoothing = step->smoothing,
                                          .grad_scale = step->grad_scale,
                                          .grad = step->training != 0}};

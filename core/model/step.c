@@ -99,8 +99,7 @@ static void backward(bti_build *b, const final_norm norm[2], bti_tid dhidden) {
     bti_embedding_bwd(b, 0, stack_bwd(b, 0, &norm[0], b->dmemory));
 }
 
-bt_status bti_model_emit_step(bti_program *p, const bti_step *step, const uint32_t *keep,
-                              bti_train_program *out) {
+bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out) {
     const bti_model *m = step->model;
     bti_build b = {.p = p,
                    .step = step,
@@ -109,7 +108,7 @@ bt_status bti_model_emit_step(bti_program *p, const bti_step *step, const uint32
                    .acc = bti_dtype_acc(m->params.dtype)};
     final_norm norm[2] = {{0, 0}, {0, 0}};
     bti_tid loss = 0, dhidden = 0;
-    bti_program_begin(p, keep, m->layers);
+    bti_program_begin(p, step->choices.keep, m->layers);
     bti_declare_parameters(&b, step->places);
     declare_tables(&b, step->places);
     memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);

@@ -168,7 +168,7 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     if (e->slot_used[slot]) BT_TRY(ops->event_sync(e->dev, e->slot_event[slot]));
     bti_step step = {.model = e->model,
                      .places = &plan->places,
-                     .logit_rows = plan->logit_rows,
+                     .choices = plan->choices,
                      .training = training,
                      .first_micro_batch = m->index == 0,
                      .seed = e->settings.seed,
@@ -180,7 +180,7 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
     BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
     bti_train_program program;
-    BT_TRY(bti_model_emit_step(p, &step, plan->keep, &program));
+    BT_TRY(bti_model_emit_step(p, &step, &program));
     BT_TRY(bti_layout_take(p, training ? plan->step : plan->losses));
     BT_TRY(bti_program_run(p, &e->arena, slot_at, 0, p->ops, &e->settings.hooks));
     BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));

@@ -94,12 +94,12 @@ static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
-                     .logit_rows = logit_rows,
+                     .choices = {s->keep, logit_rows},
                      .training = training,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
     bti_train_program unused;
-    return bti_model_emit_step(p, &step, s->keep, &unused);
+    return bti_model_emit_step(p, &step, &unused);
 }
 
 /* Fills the plan's bytes from the dynamic region's peak; what layout wastes counts as activations.
@@ -146,11 +146,11 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     uint64_t align = s->info->alignment ? s->info->alignment : 1;
     plan->caps = caps_of(s, c->parts);
     plan->recompute_layers = c->recompute_layers;
-    plan->logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
     plan->micro_batches = c->parts;
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);
-    BT_TRY(emit(s, s->step, &plan->caps, plan->logit_rows, 1));
+    BT_TRY(emit(s, s->step, &plan->caps, plan->choices.logit_rows, 1));
     plan->places = s->places;
     plan->decode_staging = 2 * s->places.staging.bytes;
     plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
@@ -187,7 +187,7 @@ static bt_status predict(search *s, bti_run_plan *plan) {
     bti_shape mean;
     double parts = mean_of(s, &plan->caps, &mean);
     set_keep(s, plan->recompute_layers);
-    BT_TRY(emit(s, s->mean, &mean, min64(plan->logit_rows, mean.rows[1]), 1));
+    BT_TRY(emit(s, s->mean, &mean, min64(plan->choices.logit_rows, mean.rows[1]), 1));
     plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
     return BT_OK;
 }
@@ -307,7 +307,7 @@ static bt_status search_all(search *s, bti_run_plan *plan) {
         if (better(&trial, &best)) best = trial;
         /* More micro-batches only cost time once nothing needs recomputing. */
         if (forced || (trial.fits && trial.recompute_layers == least &&
-                       trial.logit_rows == min64(chunk_at(s, 0), trial.caps.rows[1])))
+                       trial.choices.logit_rows == min64(chunk_at(s, 0), trial.caps.rows[1])))
             break;
     }
     uint64_t minimum = plan->minimum;
@@ -352,7 +352,7 @@ static bt_status plan_losses(search *s, bti_run_plan *plan) {
     bti_layout_options o = {.alignment = s->info->alignment ? s->info->alignment : 1,
                             .heap = plan->heap,
                             .guard = s->opt->guard};
-    BT_TRY(emit(s, plan->losses, &plan->caps, plan->logit_rows, 0));
+    BT_TRY(emit(s, plan->losses, &plan->caps, plan->choices.logit_rows, 0));
     BT_TRY(bti_layout_make(plan->losses, &o, &layout));
     if (layout.bytes <= plan->region[BTI_REGION_DYNAMIC]) return BT_OK;
     plan->region[BTI_REGION_DYNAMIC] = layout.bytes;
@@ -371,7 +371,7 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     bt_status status = BT_ENOMEM;
     if (plan == NULL) goto fail;
     plan->budget = options->budget;
-    plan->keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
+    plan->choices.keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
     if (s.keep == NULL) goto fail;
     if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;
     if ((status = bti_program_new("update", planning, info, &plan->update)) != BT_OK) goto fail;
@@ -385,7 +385,7 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     if ((status = plan_update(&s, plan)) != BT_OK) goto fail;
     if ((status = search_all(&s, plan)) != BT_OK) goto fail;
     /* The programs hold the last candidate: emit the chosen one again. */
-    candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->logit_rows};
+    candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->choices.logit_rows};
     double seconds = plan->seconds;
     s.exact = 1;
     if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
@@ -405,7 +405,7 @@ void bti_run_plan_free(bti_run_plan *p) {
     bti_program_free(p->step);
     bti_program_free(p->update);
     bti_program_free(p->losses);
-    bti_free(p->keep);
+    bti_free(p->choices.keep);
     bti_free(p);
 }
 

@@ -55,10 +55,9 @@ typedef struct bti_run_plan {
     uint64_t region[BTI_REGION_COUNT];
     uint64_t heap;  /* bytes of a heap for places of parameters; 0: no limit */
     bti_shape caps; /* of a micro-batch */
-    int64_t logit_rows;
+    bti_choices choices;        /* keep: owned */
     int64_t micro_batches;    /* of the largest update */
     int32_t recompute_layers; /* the first ones keep only their input */
-    uint32_t *keep;           /* kept classes of each layer */
     bti_places places;
     bti_program *step, *update; /* at the caps, laid out */
     bti_program *losses;        /* step without gradients, for validation; else NULL */

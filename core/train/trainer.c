@@ -488,7 +488,7 @@ static void say_plan(const trainer *t) {
             "recomputed, output in chunks of %lld rows; longest pair: line %lld",
             (long long)t->s->model->params.elements, t->s->dev->info.name, total, budget,
             (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", p->recompute_layers,
-            t->s->model->layers, (long long)p->logit_rows, (long long)c->longest_line);
+            t->s->model->layers, (long long)p->choices.logit_rows, (long long)c->longest_line);
 }
 
 bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
