@@ -53,9 +53,9 @@ typedef struct bti_run_plan {
     uint64_t budget, total, minimum; /* total, minimum: arena and runtime */
     uint64_t bytes[BTI_BYTES_KINDS]; /* sums to total */
     uint64_t region[BTI_REGION_COUNT];
-    uint64_t heap;  /* bytes of a heap for places of parameters; 0: no limit */
-    bti_shape caps; /* of a micro-batch */
-    bti_choices choices;        /* keep: owned */
+    uint64_t heap;            /* bytes of a heap for places of parameters; 0: no limit */
+    bti_shape caps;           /* of a micro-batch */
+    bti_choices choices;      /* keep: owned */
     int64_t micro_batches;    /* of the largest update */
     int32_t recompute_layers; /* the first ones keep only their input */
     bti_places places;
