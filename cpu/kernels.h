@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "cpu/hostinfo.h"
 
 struct bt_buf {
     char *base;
@@ -38,13 +39,6 @@ int btcpu_blas_probe(char *reason, size_t reason_size);
 void btcpu_sgemm(int threads, int trans_a, int trans_b, int64_t m, int64_t n, int64_t k,
                  float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                  float *c, int64_t ldc);
-
-/* hostinfo.c: what this process may use. */
-int btcpu_usable_threads(void);
-uint64_t btcpu_total_memory(void);     /* physical, or the control group's limit */
-uint64_t btcpu_available_memory(void); /* to be had now without swapping, within that limit */
-uint64_t btcpu_anonymous_memory(void); /* resident anonymous memory of this process */
-void btcpu_cpu_name(char *out, size_t size);
 
 /* ---- parts --------------------------------------------------------------------------------- */
 

@@ -237,6 +237,7 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
     bt_open_options options = {.threads = threads};
     if (device != NULL && strcmp(device, "auto") != 0)
         return bti_device_open(device, &options, out);
+    options.automatic = 1;
     const char *const *name = bti_backend_names();
     char last[512] = "there is no backend";
     for (; *name != NULL; name++) {
@@ -252,8 +253,10 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
             snprintf(last, sizeof last, "%s: %s", *name, reason);
             continue;
         }
-        if (bti_device_open(*name, &options, out) == BT_OK) return BT_OK;
-        bti_log(BT_LOG_WARN, "%s cannot be used: %s", *name, bt_last_error());
+        bt_status status = bti_device_open(*name, &options, out);
+        if (status == BT_OK) return BT_OK;
+        snprintf(last, sizeof last, "%s", bt_last_error());
+        if (status != BT_EUSAGE) bti_log(BT_LOG_WARN, "%s cannot be used: %s", *name, last);
     }
     return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", last);
 }
