@@ -77,7 +77,7 @@ static void multiply(float acc[RQ][RK], wide_tile x, wide_tile y, uint tq, uint 
     }
 }
 
-/* acc += S Y: rows of S are this work-item's, Y has AT rows, columns tk + TK c. */
+/* acc += S Y: rows of S and acc are this work-item's, AT rows of Y, columns tk + TK c. */
 static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, uint tq, uint tk) {
     for (int j = 0; j < AT; j++) {
         float row[RC];
@@ -85,18 +85,6 @@ static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, uint tq
         AUNROLL for (int i = 0; i < RQ; i++) {
             const float v = s[tq * RQ + i][j];
             AUNROLL for (int c = 0; c < RC; c++) acc[i][c] += v * row[c];
-        }
-    }
-}
-
-/* acc += S^T X likewise: rows of acc are columns of S. */
-static void multiply_cols(float acc[RQ][RC], square_tile s, wide_tile x, uint tq, uint tk) {
-    for (int i = 0; i < AT; i++) {
-        float row[RC];
-        AUNROLL for (int c = 0; c < RC; c++) row[c] = x[i][tk + TK * c];
-        AUNROLL for (int j = 0; j < RQ; j++) {
-            const float v = s[i][tq * RQ + j];
-            AUNROLL for (int c = 0; c < RC; c++) acc[j][c] += v * row[c];
         }
     }
 }
@@ -370,19 +358,19 @@ __kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, MAT(dk), MAT(dv), BWD_PARAM
                 SCORES(s, i0, j0)
                 PAIRS(s, i0, j0)
                 for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) ds[tq * RQ + i][tk * RK + j] = d[i][j];
+                    for (int j = 0; j < RK; j++) ds[tk * RK + j][tq * RQ + i] = d[i][j];
                 if (width > AD)
                     load_rows(x, q, q_ld, s.query_row + i0, s.query_count - i0, 0, s.col + out,
                               width - out);
                 load_rows(y, grad, grad_ld, s.query_row + i0, s.query_count - i0, 0, s.col + out,
                           width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_cols(key, ds, x, tq, tk);
+                multiply_rows(key, ds, x, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
                 for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) ds[tq * RQ + i][tk * RK + j] = z[i][j];
+                    for (int j = 0; j < RK; j++) ds[tk * RK + j][tq * RQ + i] = z[i][j];
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_cols(value, ds, y, tq, tk);
+                multiply_rows(value, ds, y, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
             put_rows(key, dk, dk_ld, s.key_row + j0, s.key_count - j0, s.col + out, width - out,

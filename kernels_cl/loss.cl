@@ -37,26 +37,23 @@ __kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), M
     CUSE(bias);
     USE(loss) + row * loss_ld;
     const int label = labels_base[labels_off + row * labels_ld];
-    if (label < 0) {
-        for (long c = get_local_id(0); grad && c < cols; c += WG) logits[c] = 0.0f;
-        if (get_local_id(0) == 0) loss[0] = loss[1] = 0.0f;
-        return;
-    }
     const row_sums s = sum_row(logits, bias, HAS(bias), cols, tmp);
     if (get_local_id(0) == 0) {
-        const float z = HAS(bias) ? logits[label] + bias[label] : logits[label];
+        const long at = max(label, 0);
+        const float z = HAS(bias) ? logits[at] + bias[at] : logits[at];
         const float nll = (s.most - z) + log(s.mass);
         const float even = (s.most - s.total / (float)cols) + log(s.mass);
-        loss[0] = smoothing == 0.0f ? nll : (1.0f - smoothing) * nll + smoothing * even;
-        loss[1] = nll;
+        loss[0] = label < 0 ? 0.0f
+                            : smoothing == 0.0f ? nll
+                                                : (1.0f - smoothing) * nll + smoothing * even;
+        loss[1] = label < 0 ? 0.0f : nll;
     }
     barrier(CLK_GLOBAL_MEM_FENCE); /* the label's logit is read before it is overwritten */
-    if (!grad) return;
     const float even = smoothing / (float)cols, scale = 1.0f / s.mass;
-    for (long c = get_local_id(0); c < cols; c += WG) {
+    for (long c = get_local_id(0); grad && c < cols; c += WG) {
         const float z = HAS(bias) ? logits[c] + bias[c] : logits[c];
         const float q = even + (c == label ? 1.0f - smoothing : 0.0f);
-        logits[c] = grad_scale * (exp(z - s.most) * scale - q);
+        logits[c] = label < 0 ? 0.0f : grad_scale * (exp(z - s.most) * scale - q);
     }
 }
 
