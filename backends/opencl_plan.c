@@ -8,6 +8,8 @@
 /* Below this many multiply-adds, or rows, columns or depth, a product is ours. */
 #define LIBRARY_LEAST (128 * 128 * 128)
 #define LIBRARY_SIDE 32
+/* Deeper sums are added up in slices, so that rounding grows less. */
+#define LIBRARY_DEPTH 2048
 
 static int64_t padded(int64_t n) { return btcl_ceil_div(n, LIBRARY_TILE) * LIBRARY_TILE; }
 
@@ -21,7 +23,7 @@ static int64_t half(int64_t n) { return padded(btcl_ceil_div(n, 2)); }
 
 /* Halves the largest side until the scratch fits; sides of one tile are not halved. */
 btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k) {
-    btcl_slice s = {m, n, k};
+    btcl_slice s = {m, n, k < LIBRARY_DEPTH ? k : LIBRARY_DEPTH};
     while (btcl_slice_bytes(s.m, s.n, s.k) > BTCL_GEMM_SCRATCH) {
         if (s.m >= s.n && s.m > LIBRARY_TILE)
             s.m = half(s.m);
@@ -46,7 +48,8 @@ static uint64_t gemm_bytes(const bt_call *call) {
     const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C];
     const int64_t k = call->p.gemm.trans_a ? a->rows : a->cols;
     if (!btcl_gemm_may_slice(call)) return 0;
-    const uint64_t whole = btcl_slice_bytes(c->rows, c->cols, k);
+    const uint64_t whole =
+        btcl_slice_bytes(c->rows, c->cols, k < LIBRARY_DEPTH ? k : LIBRARY_DEPTH);
     return whole < BTCL_GEMM_SCRATCH ? whole : BTCL_GEMM_SCRATCH;
 }
 

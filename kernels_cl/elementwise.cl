@@ -45,23 +45,27 @@ __kernel GROUP(WG) void k_bias_act_bwd(CMAT(dy), CMAT(x), CMAT(bias), CMAT(y), I
     const tile t = get_tile(rows, cols, chunk_rows);
     const long c = 4 * t.quad;
     float4 sum = (float4)(0.0f);
-    for (long r = t.first + t.ry; r < t.last && t.width > 0; r += RY) {
-        float4 d = load4(dy + r * dy_ld + c, t.width);
-        if (act == ACT_RELU) {
-            const float4 o = load4(y + r * y_ld + c, t.width);
-            d = (float4)(o.x > 0.0f ? d.x * keep : 0.0f, o.y > 0.0f ? d.y * keep : 0.0f,
-                         o.z > 0.0f ? d.z * keep : 0.0f, o.w > 0.0f ? d.w * keep : 0.0f);
-        } else {
-            d = DROP_ROW(d, rowpos + r * rowpos_ld, t.quad);
+    for (long r = t.first + t.ry; r < t.last && t.width > 0;) {
+        float4 some = (float4)(0.0f);
+        for (int k = 0; k < RUN && r < t.last; k++, r += RY) {
+            float4 d = load4(dy + r * dy_ld + c, t.width);
+            if (act == ACT_RELU) {
+                const float4 o = load4(y + r * y_ld + c, t.width);
+                d = (float4)(o.x > 0.0f ? d.x * keep : 0.0f, o.y > 0.0f ? d.y * keep : 0.0f,
+                             o.z > 0.0f ? d.z * keep : 0.0f, o.w > 0.0f ? d.w * keep : 0.0f);
+            } else {
+                d = DROP_ROW(d, rowpos + r * rowpos_ld, t.quad);
+            }
+            if (act == ACT_GELU) {
+                float4 u = load4(x + r * x_ld + c, t.width);
+                if (HAS(bias)) u += load4(bias + c, t.width);
+                d *= 0.5f * erfc(u * -0.70710678118654752f) +
+                     u * 0.39894228040143268f * exp(-0.5f * u * u);
+            }
+            if (HAS(dx)) store4(d, dx + r * dx_ld + c, t.width);
+            some += d;
         }
-        if (act == ACT_GELU) {
-            float4 u = load4(x + r * x_ld + c, t.width);
-            if (HAS(bias)) u += load4(bias + c, t.width);
-            d *= 0.5f * erfc(u * -0.70710678118654752f) +
-                 u * 0.39894228040143268f * exp(-0.5f * u * u);
-        }
-        if (HAS(dx)) store4(d, dx + r * dx_ld + c, t.width);
-        sum += d;
+        sum += some;
     }
     if (HAS(part)) put_sums(sum, &t, tmp, part, cols);
 }

@@ -33,9 +33,13 @@ __kernel GROUP(WG) void k_embed_bwd(CMAT(dy), IMAT(rowpos), IMAT(order), IMAT(se
     for (long q = get_local_id(0); 4 * q < cols; q += WG) {
         const long c = 4 * q, n = cols - c;
         float4 sum = (float4)(0.0f);
-        for (long k = from; k < to; k++) {
-            const long r = order[k * order_ld];
-            sum += DROP_ROW(load4(dy + r * dy_ld + c, n), rowpos + r * rowpos_ld, q);
+        for (long k = from; k < to;) {
+            float4 some = (float4)(0.0f);
+            for (int run = 0; run < RUN && k < to; run++, k++) {
+                const long r = order[k * order_ld];
+                some += DROP_ROW(load4(dy + r * dy_ld + c, n), rowpos + r * rowpos_ld, q);
+            }
+            sum += some;
         }
         sum *= scale;
         if (add) sum += load4(dtable + c, n);

@@ -3,6 +3,7 @@
 
 #define TILE 64  /* rows and columns of C that a group makes */
 #define DEPTH 16 /* of the sum at a time */
+#define BLOCK_DEPTH 1024 /* summed before it is added to C: rounding grows with the blocks only */
 
 /* The group's work-items as GM x GN; each makes RM x RN elements, GM and GN apart. */
 #define GN (GWG >= 64 ? 8 : GWG >= 16 ? 4 : GWG >= 4 ? 2 : 1)
@@ -47,30 +48,34 @@ __kernel GROUP(GWG) void k_gemm(CMAT(a), CMAT(b), MAT(c), const long m, const lo
     CUSE(b) + (long)outer * b0 + (long)inner * b1;
     USE(c) + (long)outer * c0 + (long)inner * c1;
 
-    float sum[RM][RN];
-    for (int i = 0; i < RM; i++)
-        for (int j = 0; j < RN; j++) sum[i][j] = 0.0f;
-    for (long k0 = 0; k0 < depth; k0 += DEPTH) {
-        load_tile(left, a, k0, i0, depth, m, trans_a ? a_ld : 1, trans_a ? 1 : a_ld);
-        load_tile(right, b, k0, j0, depth, n, trans_b ? 1 : b_ld, trans_b ? b_ld : 1);
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int k = 0; k < DEPTH; k++) {
-            float row[RN];
-            UNROLL for (int j = 0; j < RN; j++) row[j] = right[k][gn + j * GN];
-            UNROLL for (int i = 0; i < RM; i++) {
-                const float x = left[k][gm + i * GM];
-                UNROLL for (int j = 0; j < RN; j++) sum[i][j] += x * row[j];
+    for (long from = 0; from == 0 || from < depth; from += BLOCK_DEPTH) {
+        const long to = min(depth, from + BLOCK_DEPTH);
+        float sum[RM][RN];
+        for (int i = 0; i < RM; i++)
+            for (int j = 0; j < RN; j++) sum[i][j] = 0.0f;
+        for (long k0 = from; k0 < to; k0 += DEPTH) {
+            load_tile(left, a, k0, i0, depth, m, trans_a ? a_ld : 1, trans_a ? 1 : a_ld);
+            load_tile(right, b, k0, j0, depth, n, trans_b ? 1 : b_ld, trans_b ? b_ld : 1);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (int k = 0; k < DEPTH; k++) {
+                float row[RN];
+                UNROLL for (int j = 0; j < RN; j++) row[j] = right[k][gn + j * GN];
+                UNROLL for (int i = 0; i < RM; i++) {
+                    const float x = left[k][gm + i * GM];
+                    UNROLL for (int j = 0; j < RN; j++) sum[i][j] += x * row[j];
+                }
             }
+            barrier(CLK_LOCAL_MEM_FENCE);
         }
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    UNROLL for (int i = 0; i < RM; i++) {
-        UNROLL for (int j = 0; j < RN; j++) {
-            const long at_i = i0 + gm + i * GM, at_j = j0 + gn + j * GN;
-            if (at_i >= m || at_j >= n) continue;
-            __global float *out = c + at_i * c_ld + at_j;
-            const float new = alpha == 0.0f ? 0.0f : alpha * sum[i][j];
-            *out = beta == 0.0f ? new : new + beta * *out;
+        const float old = from == 0 ? beta : 1.0f;
+        UNROLL for (int i = 0; i < RM; i++) {
+            UNROLL for (int j = 0; j < RN; j++) {
+                const long at_i = i0 + gm + i * GM, at_j = j0 + gn + j * GN;
+                if (at_i >= m || at_j >= n) continue;
+                __global float *out = c + at_i * c_ld + at_j;
+                const float new = alpha == 0.0f ? 0.0f : alpha * sum[i][j];
+                *out = old == 0.0f ? new : new + old * *out;
+            }
         }
     }
 }

@@ -9,14 +9,21 @@ typedef struct row_sums {
 static row_sums sum_row(__global const float *logits, __global const float *bias, int has_bias,
                         long cols, __local float *tmp) {
     float most = -INFINITY, mass = 0.0f, total = 0.0f;
-    for (long c = get_local_id(0); c < cols; c += WG) {
-        const float z = has_bias ? logits[c] + bias[c] : logits[c];
-        total += z;
-        if (z > most) {
-            mass *= exp(most - z); /* from -infinity: 0 */
-            most = z;
+    for (long c = get_local_id(0); c < cols;) {
+        float some = 0.0f, plain = 0.0f;
+        for (int k = 0; k < 8 * RUN && c < cols; k++, c += WG) {
+            const float z = has_bias ? logits[c] + bias[c] : logits[c];
+            plain += z;
+            if (z > most) {
+                const float shrink = exp(most - z); /* from -infinity: 0 */
+                mass *= shrink;
+                some *= shrink;
+                most = z;
+            }
+            if (z != -INFINITY) some += exp(z - most); /* NaN passes */
         }
-        if (z != -INFINITY) mass += exp(z - most); /* NaN passes */
+        mass += some;
+        total += plain;
     }
     row_sums s;
     s.most = group_max(most, tmp);

@@ -61,11 +61,16 @@ __kernel GROUP(WG) void k_norm_bwd_params(CMAT(dy), CMAT(x), CMAT(stats), MAT(pa
     const tile t = get_tile(rows, cols, chunk_rows);
     const long c = 4 * t.quad;
     float4 dgamma = (float4)(0.0f), dbeta = (float4)(0.0f);
-    for (long r = t.first + t.ry; r < t.last && t.width > 0; r += RY) {
-        const float mean = stats[r * stats_ld], rstd = stats[r * stats_ld + 1];
-        const float4 d = load4(dy + r * dy_ld + c, t.width);
-        dgamma += d * ((load4(x + r * x_ld + c, t.width) - mean) * rstd);
-        dbeta += d;
+    for (long r = t.first + t.ry; r < t.last && t.width > 0;) {
+        float4 some = (float4)(0.0f), more = (float4)(0.0f);
+        for (int k = 0; k < RUN && r < t.last; k++, r += RY) {
+            const float mean = stats[r * stats_ld], rstd = stats[r * stats_ld + 1];
+            const float4 d = load4(dy + r * dy_ld + c, t.width);
+            some += d * ((load4(x + r * x_ld + c, t.width) - mean) * rstd);
+            more += d;
+        }
+        dgamma += some;
+        dbeta += more;
     }
     put_sums(dgamma, &t, tmp, part, cols);
     put_sums(dbeta, &t, tmp, part + second, cols);

@@ -19,8 +19,8 @@ __kernel GROUP(WG) void k_sumsq(__global const float *x_base, const ulong x_off,
     const float s = group_max(most, tmp);
     const int finite = group_max(bad, tmp) == 0.0f;
     for (long i = from + get_local_id(0); finite && s > 0.0f && i < to;) {
-        float some = 0.0f; /* sums of sums: rounding stays small in small groups too */
-        for (int k = 0; k < 64 && i < to; k++, i += WG) some += (x[i] / s) * (x[i] / s);
+        float some = 0.0f;
+        for (int k = 0; k < 8 * RUN && i < to; k++, i += WG) some += (x[i] / s) * (x[i] / s);
         sum += some;
     }
     const float q = group_sum(sum, tmp);

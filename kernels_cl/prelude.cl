@@ -131,6 +131,9 @@ static float4 only4(float4 x, long n) {
  * Rows are cut into chunks. A group sums one chunk of a tile of CX quads of columns, RY rows at a
  * time, and writes its sums to part[chunk][column]; k_colsum adds the chunks in order. */
 
+/* Long sums are sums of sums of so many: rounding stays small in small groups too. */
+#define RUN 32
+
 #define CX (WG < 16 ? WG : 16)
 #define RY (WG / CX)
 
