@@ -492,6 +492,7 @@ static bt_status measure_rates(bt_dev *dev, btcl_board *board) {
     for (int64_t side = 128;; side *= 2) {
         bt_buf *buf = NULL;
         const uint64_t bytes = (uint64_t)(side * side) * sizeof(float);
+        if (3 * bytes > dev->info.max_alloc) return BT_OK;
         bt_status status = dev->ops->alloc(dev, 3 * bytes, &buf);
         if (status != BT_OK) return status;
         bt_view square = {buf, 0, side, side, side, BT_F32};

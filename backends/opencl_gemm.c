@@ -201,7 +201,7 @@ bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count) {
     const uint64_t scratch = btcl_slice_bytes(SIDE, SIDE, SIDE);
     bt_buf *buf = NULL;
     (void)calls;
-    if (count == 0) return BT_OK;
+    if (count == 0 || 3 * matrix + scratch > dev->info.max_alloc) return BT_OK;
     bt_status status = dev->ops->alloc(dev, 3 * matrix + scratch, &buf);
     if (status != BT_OK) return status;
     const bt_view square = {buf, 0, SIDE, SIDE, SIDE, BT_F32};
