@@ -80,7 +80,7 @@ typedef struct btcl_dev {
     cl_kernel kernel[BTCL_KERNEL_COUNT];
     uint64_t used;              /* bytes of all buffers */
     struct btcl_pinned *pinned; /* host memory given out */
-    int library_failed;         /* CLBlast refused this device */
+    int library;                /* CLBlast may be used: it has not failed yet */
 } btcl_dev;
 
 static inline btcl_dev *btcl_self(bt_dev *dev) { return (btcl_dev *)(void *)dev; }
@@ -104,8 +104,9 @@ void btcl_platform_text(cl_platform_id id, cl_platform_info what, char *out, siz
 /* opencl_ops.c */
 extern const bt_op_fn btcl_op_table[BT_OP_COUNT];
 
-/* opencl_gemm.c: the slot, and what makes CLBlast build its kernels. */
+/* opencl_gemm.c: the slot; may CLBlast be used on a device; making it build its kernels. */
 bt_status btcl_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
+int btcl_has_library(const btcl_board *board);
 bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count);
 
 /* ---- launching a kernel: arguments in order, then the groups -----------------------------------

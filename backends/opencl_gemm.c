@@ -103,8 +103,8 @@ static int run_slices(btcl_dev *d, product *p, int64_t m, int64_t n, int64_t k) 
                     p->n = n - p->j < s.n ? n - p->j : s.n;
                     p->k = k - p->l < s.k ? k - p->l : s.k;
                     if (run_slice(p, ask, &fits) == CLBlastSuccess && fits) continue;
-                    if (!ask) d->library_failed = 1;
-                    return ask ? 0 : -1;
+                    if (!ask) d->library = 0;
+                    return ask || p->i + p->j + p->l == 0 ? 0 : -1;
                 }
     return 1;
 }
@@ -114,18 +114,17 @@ static int short_offsets(const bt_view *v) {
     return element(v, v->rows - 1, v->cols - 1) < (size_t)INT32_MAX;
 }
 
-static size_t largest_group(const btcl_dev *d) {
+int btcl_has_library(const btcl_board *board) {
     size_t group = 0;
-    clGetDeviceInfo(d->board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof group, &group, NULL);
-    return group;
+    clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof group, &group, NULL);
+    pthread_once(&once, open_library);
+    return sgemm != NULL && group >= LIBRARY_GROUP;
 }
 
 /* 1: done by the library; 0: not, and C is as it was; -1: it failed half way. */
 static int by_library(btcl_dev *d, bt_stream *s, const bt_call *call) {
     const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C], *ws = &call->ws;
-    if (d->library_failed || ws->buf == NULL || !btcl_gemm_may_slice(call)) return 0;
-    pthread_once(&once, open_library);
-    if (sgemm == NULL || largest_group(d) < LIBRARY_GROUP || !short_offsets(a) ||
+    if (!d->library || ws->buf == NULL || !btcl_gemm_may_slice(call) || !short_offsets(a) ||
         !short_offsets(&call->t[BT_GEMM_B]) || !short_offsets(c))
         return 0;
     product p = {.call = call, .queue = s->queue};
@@ -135,6 +134,11 @@ static int by_library(btcl_dev *d, bt_stream *s, const bt_call *call) {
     return run_slices(d, &p, c->rows, c->cols, call->p.gemm.trans_a ? a->rows : a->cols);
 }
 #else
+int btcl_has_library(const btcl_board *board) {
+    (void)board;
+    return 0;
+}
+
 static int by_library(btcl_dev *d, bt_stream *s, const bt_call *call) {
     (void)d, (void)s, (void)call;
     return 0;
@@ -214,10 +218,12 @@ bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count) {
                         (int64_t)(scratch / sizeof(float)),
                         (int64_t)(scratch / sizeof(float)),
                         BT_F32};
-    if (btcl_op_gemm(dev, NULL, &call) != BT_OK)
+    const int before = btcl_self(dev)->library;
+    status = btcl_op_gemm(dev, NULL, &call);
+    if (btcl_self(dev)->library != before)
         btcl_notice(dev->host, "opencl: CLBlast fails on %s; its products are done without it",
                     dev->info.name);
-    status = dev->ops->sync(dev, NULL);
+    if (status == BT_OK) status = dev->ops->sync(dev, NULL);
     dev->ops->free(dev, buf);
     return status;
 }
