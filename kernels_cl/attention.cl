@@ -65,9 +65,10 @@ static void load_rows(wide_tile tile, __global const float *x, long ld, long row
     }
 }
 
-/* acc += X Y^T for this work-item's rows of X (queries) and of Y (keys). */
-static void multiply(float acc[RQ][RK], wide_tile x, wide_tile y, uint tq, uint tk) {
-    for (int d = 0; d < AD; d++) {
+/* acc += X Y^T for this work-item's rows of X (queries) and of Y (keys), `depth` columns of which
+ * at most AD are used. */
+static void multiply(float acc[RQ][RK], wide_tile x, wide_tile y, long depth, uint tq, uint tk) {
+    for (int d = 0; d < AD && d < depth; d++) {
         float row[RK];
         AUNROLL for (int j = 0; j < RK; j++) row[j] = y[tk * RK + j][d];
         AUNROLL for (int i = 0; i < RQ; i++) {
@@ -77,9 +78,11 @@ static void multiply(float acc[RQ][RK], wide_tile x, wide_tile y, uint tq, uint 
     }
 }
 
-/* acc += S Y: rows of S and acc are this work-item's, AT rows of Y, columns tk + TK c. */
-static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, uint tq, uint tk) {
-    for (int j = 0; j < AT; j++) {
+/* acc += S Y: rows of S and acc are this work-item's, columns are tk + TK c; `count` rows of Y, of
+ * which at most AT are used. */
+static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, long count, uint tq,
+                          uint tk) {
+    for (int j = 0; j < AT && j < count; j++) {
         float row[RC];
         AUNROLL for (int c = 0; c < RC; c++) row[c] = y[j][tk + TK * c];
         AUNROLL for (int i = 0; i < RQ; i++) {
@@ -157,7 +160,7 @@ __kernel GROUP(AWG) void k_attn_fwd(CMAT(q), CMAT(k), CMAT(v), IMAT(seq), IMAT(k
                     load_rows(y, k, k_ld, s.key_row + j0, s.key_count - j0,
                               index ? index + j0 : 0, s.col + at, width - at);
                     barrier(CLK_LOCAL_MEM_FENCE);
-                    multiply(z, x, y, tq, tk);
+                    multiply(z, x, y, width - at, tq, tk);
                     barrier(CLK_LOCAL_MEM_FENCE);
                 }
                 for (int i = 0; i < RQ; i++) {
@@ -197,7 +200,7 @@ __kernel GROUP(AWG) void k_attn_fwd(CMAT(q), CMAT(k), CMAT(v), IMAT(seq), IMAT(k
                     mass[i] = mass[i] * shrink + sum;
                 }
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(acc, p, y, tq, tk);
+                multiply_rows(acc, p, y, keys - j0, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
             for (int i = 0; i < RQ; i++) side[tq * RQ + i][tk] = mass[i];
@@ -284,13 +287,13 @@ __kernel GROUP(WG) void k_attn_delta(CMAT(o), CMAT(grad), __global float *delta_
                   width - at); \
         load_rows(y, v, v_ld, (s).key_row + j0, (s).key_count - j0, 0, (s).col + at, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
-        multiply(d, x, y, tq, tk); \
+        multiply(d, x, y, width - at, tq, tk); \
         barrier(CLK_LOCAL_MEM_FENCE); \
         load_rows(x, q, q_ld, (s).query_row + i0, (s).query_count - i0, 0, (s).col + at, \
                   width - at); \
         load_rows(y, k, k_ld, (s).key_row + j0, (s).key_count - j0, 0, (s).col + at, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
-        multiply(z, x, y, tq, tk); \
+        multiply(z, x, y, width - at, tq, tk); \
         barrier(CLK_LOCAL_MEM_FENCE); \
     }
 
@@ -323,7 +326,7 @@ __kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, MAT(dq), BWD_PARAMS) {
                     load_rows(y, k, k_ld, s.key_row + j0, s.key_count - j0, 0, s.col + out,
                               width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(acc, ds, y, tq, tk);
+                multiply_rows(acc, ds, y, keys - j0, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
             put_rows(acc, dq, dq_ld, s.query_row + i0, s.query_count - i0, s.col + out,
@@ -365,12 +368,12 @@ __kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, MAT(dk), MAT(dv), BWD_PARAM
                 load_rows(y, grad, grad_ld, s.query_row + i0, s.query_count - i0, 0, s.col + out,
                           width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(key, ds, x, tq, tk);
+                multiply_rows(key, ds, x, s.query_count - i0, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
                 for (int i = 0; i < RQ; i++)
                     for (int j = 0; j < RK; j++) ds[tk * RK + j][tq * RQ + i] = z[i][j];
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(value, ds, y, tq, tk);
+                multiply_rows(value, ds, y, s.query_count - i0, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
             put_rows(key, dk, dk_ld, s.key_row + j0, s.key_count - j0, s.col + out, width - out,
