@@ -265,15 +265,6 @@ bt_status bti_program_end(bti_program *p) {
     return BT_OK;
 }
 
-double bti_program_seconds(const bti_program *p) {
-    double flops = p->info.flops > 0 ? p->info.flops : 1e11;
-    double bytes = p->info.bytes_per_s > 0 ? p->info.bytes_per_s : 1e10;
-    double sum = 0;
-    for (int32_t k = 0; k < p->ops; k++) {
-        bt_call call;
-        shape_call(p, &p->op[k], &call);
-        double f = bti_op_flops(&call, p->op[k].pairs) / flops, b = bti_op_bytes(&call) / bytes;
-        sum += (f > b ? f : b) + 2e-6;
-    }
-    return sum;
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call) {
+    shape_call(p, &p->op[op], call);
 }

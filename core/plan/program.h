@@ -198,8 +198,7 @@ typedef struct bti_run_hooks {
 /* Enqueues all ops first .. last-1 of the program. Allocates nothing. */
 bt_status bti_program_run(bti_program *p, const bti_arena *a, uint64_t slot_offset, int32_t first,
                           int32_t last, const bti_run_hooks *hooks);
-/* Predicted seconds on a device like p->info: for each op the longer of arithmetic and memory time,
- * plus a fixed cost an op. */
-double bti_program_seconds(const bti_program *p);
+/* Op k as a call with shapes and types only. */
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call);
 
 #endif

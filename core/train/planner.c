@@ -40,6 +40,7 @@ typedef struct search {
     uint64_t update_bytes;
     int exact; /* what does not fit is laid out all the same */
     double update_seconds;
+    bti_rates rates;
 } search;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -188,7 +189,7 @@ static bt_status predict(search *s, bti_run_plan *plan) {
     double parts = mean_of(s, &plan->caps, &mean);
     set_keep(s, plan->recompute_layers);
     BT_TRY(emit(s, s->mean, &mean, min64(plan->choices.logit_rows, mean.rows[1]), 1));
-    plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
+    plan->seconds = parts * bti_program_seconds(s->mean, &s->rates) + s->update_seconds;
     return BT_OK;
 }
 
@@ -325,7 +326,7 @@ static bt_status plan_update(search *s, bti_run_plan *plan) {
     BT_TRY(bti_model_emit_update(s->update, &step));
     BT_TRY(bti_layout_make(s->update, &o, &layout));
     s->update_bytes = layout.bytes;
-    s->update_seconds = bti_program_seconds(s->update);
+    s->update_seconds = bti_program_seconds(s->update, &s->rates);
     return BT_OK;
 }
 
@@ -371,6 +372,10 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     bt_status status = BT_ENOMEM;
     if (plan == NULL) goto fail;
     plan->budget = options->budget;
+    if (options->rates != NULL)
+        s.rates = *options->rates;
+    else
+        bti_rates_default(info, &s.rates);
     plan->choices.keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
     if (s.keep == NULL) goto fail;
     if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;

@@ -8,6 +8,7 @@
 #define BANTAM_TRAIN_PLANNER_H
 
 #include "core/model/model.h"
+#include "core/plan/cost.h"
 #include "core/train/run_file.h"
 
 /* What updates look like; [0] source, [1] target. */
@@ -23,6 +24,7 @@ typedef struct bti_plan_options {
     uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
     uint64_t runtime; /* bytes held outside the arena */
     bti_recompute recompute;
+    const bti_rates *rates; /* measured; NULL: what the device states */
     /* Tests and experiments; 0 (rows, chunk) and -1 (layers): searched. */
     int64_t force_rows[2];
     int64_t force_logit_rows;
