@@ -38,13 +38,14 @@ typedef enum bti_kind {
  * are made again from them (core/plan/replay.c). */
 typedef enum bti_class {
     BTI_CLASS_NONE,  /* not replayed: gradients, logits */
-    BTI_CLASS_INPUT, /* a layer's input */
+    BTI_CLASS_INPUT, /* a layer's output, the next one's input */
     BTI_CLASS_STATS, /* mean, rstd, log-sum-exp */
-    BTI_CLASS_PROJ,  /* projections: q, k, v and the outputs of blocks */
+    BTI_CLASS_PROJ,  /* projections: q, k, v */
     BTI_CLASS_ATTN,  /* attention output */
-    BTI_CLASS_FF,    /* feed-forward before its activation */
-    BTI_CLASS_ACT,   /* activation output */
-    BTI_CLASS_NORM,  /* residual sums and norm outputs */
+    BTI_CLASS_BLOCK, /* what a block gives, before the residual sum */
+    BTI_CLASS_FF,    /* feed-forward: what backward of its activation reads */
+    BTI_CLASS_ACT,   /* activation output, where backward of the activation does not read it */
+    BTI_CLASS_NORM,  /* residual sums and norm outputs inside a layer */
     BTI_CLASS_COUNT
 } bti_class;
 
@@ -77,10 +78,18 @@ typedef struct bti_ref {
 typedef struct bti_op_record {
     bt_op op;
     bti_tid ws;
-    double pairs; /* attention: visible query-key pairs of all sequences, for cost */
+    int32_t loop;      /* first op of the loop that it belongs to; -1: none */
+    int32_t iteration; /* 1: the first op of an iteration */
+    double pairs;      /* attention: visible query-key pairs of all sequences, for cost */
     bti_ref t[BT_MAX_OPERANDS];
     bt_op_params p;
 } bti_op_record;
+
+/* A tensor that is being made again, and how many copies the log of a sweep had then. */
+typedef struct bti_wanted {
+    bti_tid id;
+    int32_t made;
+} bti_wanted;
 
 typedef struct bti_program {
     const char *name;
@@ -95,6 +104,12 @@ typedef struct bti_program {
     int32_t layers;
     bti_tid *loop_ws; /* scratch of the ops of a loop body, shared by its iterations */
     int32_t loop_count, loop_capacity, loop_at; /* loop_at: next op of the body; -1: no loop */
+    int32_t loop_first;                         /* first op of the loop */
+    /* Replay: what is asked for and not made yet, and what was copied to make a layer's input. */
+    bti_wanted *wanted;
+    bti_tid *made;
+    int32_t wanted_count, wanted_capacity, made_count, made_capacity;
+    int32_t sweeps; /* inputs of layers among the wanted */
 } bti_program;
 
 /* An empty program for a device like `info`. */
@@ -136,9 +151,20 @@ void bti_loop_begin(bti_program *p);
 void bti_loop_next(bti_program *p);
 void bti_loop_end(bti_program *p);
 
+/* ---- recomputation (replay.c) ------------------------------------------------------------------
+ */
+
 /* Backward's view of a forward tensor: itself when its class is kept in its layer, else a copy made
- * by replaying its producer (and what that needs) once, shared until its last use. */
+ * by replaying its producer (and what that needs) once, shared until its last use. Not inside a
+ * loop. */
 bti_tid bti_need(bti_program *p, bti_tid id);
+/* Whether tensors of a class are kept in a layer. */
+int bti_keeps(const bti_program *p, int32_t layer, bti_class cls);
+
+/* For the files of this folder. The operand is written without being read. */
+int bti_overwrites(const bti_op_record *o, int operand);
+/* Makes room for `count` items in an array that doubles. */
+bt_status bti_grow(void **array, int32_t *capacity, int32_t count, size_t size);
 
 /* ---- layout -----------------------------------------------------------------------------------
  */

@@ -86,8 +86,9 @@ static double mean_of(const search *s, const bti_shape *caps, bti_shape *out) {
 }
 
 static void set_keep(search *s, int32_t recompute_layers) {
-    for (int32_t i = 0; i < s->m->layers; i++)
-        s->keep[i] = i < recompute_layers ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
+    bti_level level = s->opt->force_level ? s->opt->force_level : BTI_LEVEL_LAYERS;
+    bti_level_fill(s->m, BTI_LEVEL_NONE, 0, s->m->layers, 0, s->keep);
+    bti_level_fill(s->m, level, 0, recompute_layers, s->opt->force_segment, s->keep);
 }
 
 static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows,
@@ -95,7 +96,7 @@ static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
-                     .choices = {s->keep, logit_rows},
+                     .choices = {s->keep, logit_rows, s->opt->force_slice_rows},
                      .training = training,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -148,6 +149,8 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     plan->caps = caps_of(s, c->parts);
     plan->recompute_layers = c->recompute_layers;
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->choices.slice_rows = s->opt->force_slice_rows;
+    plan->level = s->opt->force_level ? s->opt->force_level : BTI_LEVEL_LAYERS;
     plan->micro_batches = c->parts;
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);

@@ -7,7 +7,7 @@
 #ifndef BANTAM_TRAIN_PLANNER_H
 #define BANTAM_TRAIN_PLANNER_H
 
-#include "core/model/model.h"
+#include "core/model/levels.h"
 #include "core/plan/cost.h"
 #include "core/train/run_file.h"
 
@@ -29,6 +29,9 @@ typedef struct bti_plan_options {
     int64_t force_rows[2];
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
+    bti_level force_level; /* of the recomputed layers; 0: LAYERS */
+    int32_t force_segment; /* layers of a segment */
+    int64_t force_slice_rows;
     uint64_t guard; /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */
@@ -59,7 +62,8 @@ typedef struct bti_run_plan {
     bti_shape caps;           /* of a micro-batch */
     bti_choices choices;      /* keep: owned */
     int64_t micro_batches;    /* of the largest update */
-    int32_t recompute_layers; /* the first ones keep only their input */
+    int32_t recompute_layers; /* the first ones are on `level` */
+    bti_level level;
     bti_places places;
     bti_program *step, *update; /* at the caps, laid out */
     bti_program *losses;        /* step without gradients, for validation; else NULL */

@@ -1,7 +1,7 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [sweep] [backend] [updates] [d ff heads layers vocab batch length]
+ * usage: step [sweep|plan] [backend] [updates] [d ff heads layers vocab batch length]
  *        defaults: cpu 3 512 2048 8 6 32100 128 15; lengths are length +- a half on both sides
  * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
  * measured seconds an update (least of `updates` after one that warms; processor seconds with one
@@ -100,6 +100,36 @@ static void run(int argc, char **argv) {
     mk_close(&m);
 }
 
+/* ---- planning ------------------------------------------------------------------------------- */
+
+/* Seconds that the search takes from the least that will do to plenty. */
+static void plan(int argc, char **argv) {
+    int64_t target;
+    mk_setup s = setup_of(argc, argv, &target);
+    bti_workload w = mk_workload(s.sentence, s.sentences);
+    bt_dev *dev = mk_device(s.backend, NULL);
+    bti_model *model;
+    bti_run_plan *p;
+    kit_ok(bti_model_new(&s.model, s.vocab[0], s.vocab[1], BT_F32, &model));
+    uint64_t least = 0, plenty = 0;
+    for (int i = -1; i < 12; i++) {
+        double x = i / 11.0, start = now();
+        s.plan.budget = i < 0 ? 0 : least + (uint64_t)((double)(plenty - least) * x * x);
+        kit_ok(bti_plan_search(model, dev->driver->planning, &dev->info, &w, 1024, &s.plan, &p));
+        double spent = now() - start;
+        if (i < 0) least = p->minimum;
+        if (i < 0) plenty = p->total;
+        printf("%.3f s: %8.1f MiB of %8.1f, %lld micro-batches, %d layers %s, chunks of %lld, slices "
+               "of %lld: %.3f s predicted\n",
+               spent, (double)p->total / (1 << 20), (double)s.plan.budget / (1 << 20),
+               (long long)p->micro_batches, p->recompute_layers, bti_level_name[p->level],
+               (long long)p->choices.logit_rows, (long long)p->choices.slice_rows, p->seconds);
+        bti_run_plan_free(p);
+    }
+    bti_model_free(model);
+    bti_device_close(dev);
+}
+
 /* ---- sweep ----------------------------------------------------------------------------------- */
 
 enum { BUDGETS = 12 };
@@ -162,6 +192,8 @@ static char **saved_argv;
 START_TEST(bench) {
     if (saved_argc > 1 && strcmp(saved_argv[1], "sweep") == 0)
         sweep(saved_argc - 1, saved_argv + 1);
+    else if (saved_argc > 1 && strcmp(saved_argv[1], "plan") == 0)
+        plan(saved_argc - 1, saved_argv + 1);
     else
         run(saved_argc, saved_argv);
 }
