@@ -57,6 +57,12 @@ void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
     p->loop_count = 0;
     p->loop_at = -1;
     p->wanted_count = p->made_count = p->sweeps = 0;
+    bti_program_at(p, -1, 0);
+}
+
+void bti_program_at(bti_program *p, int32_t layer, int32_t below) {
+    p->at_layer = layer;
+    p->below = below;
 }
 
 static bti_tid add_tensor(bti_program *p, const bti_tensor *t) {
@@ -178,7 +184,12 @@ static bti_tid scratch(bti_program *p, const bt_call *call) {
 void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *params,
               double pairs) {
     if (p->status != BT_OK) return;
-    bti_op_record record = {.op = op, .loop = -1, .pairs = pairs, .p = *params};
+    bti_op_record record = {.op = op,
+                            .loop = -1,
+                            .layer = p->at_layer,
+                            .below = p->below,
+                            .pairs = pairs,
+                            .p = *params};
     if (p->loop_at >= 0) {
         record.loop = p->loop_first;
         record.iteration = p->loop_at == 0;
