@@ -66,7 +66,7 @@ static void emit(plain *x, bti_program *p, const bti_shape *shape) {
     bti_step step = {.model = x->model,
                      .places = &x->places,
                      .shape = *shape,
-                     .choices = {x->keep, x->chunk, 0},
+                     .choices = {.keep = x->keep, .logit_rows = x->chunk},
                      .training = 1,
                      .first_micro_batch = 1,
                      .grad_scale = 1};

@@ -36,7 +36,7 @@ typedef struct search {
     const bt_dev_info *info;
     bti_places places;
     bti_program *step, *mean, *update;
-    uint32_t *keep;
+    uint32_t *keep, compact;
     uint64_t update_bytes;
     int exact; /* what does not fit is laid out all the same */
     double update_seconds;
@@ -96,7 +96,7 @@ static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
-                     .choices = {s->keep, logit_rows, s->opt->force_slice_rows},
+                     .choices = {s->keep, logit_rows, s->opt->force_slice_rows, s->compact},
                      .training = training,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -333,19 +333,42 @@ static bt_status plan_update(search *s, bti_run_plan *plan) {
     return BT_OK;
 }
 
+/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever an
+ * update touches fewer rows than the table has. */
+static void choose_compact(search *s) {
+    uint32_t sides = bti_model_may_compact(s->m);
+    for (int i = 0; i < 2; i++) {
+        int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
+        int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
+        int wanted =
+            s->opt->force_compact < 0 ? rows < s->m->vocab[i] : s->opt->force_compact >> i & 1;
+        if (!wanted) sides &= ~(1u << i);
+        bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
+    }
+    s->compact = sides;
+}
+
 /* Fixed regions: their places and bytes. */
 static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) {
     bti_params *t = &s->m->params;
     uint64_t align = s->info->alignment ? s->info->alignment : 1;
     plan->heap = s->info->max_alloc / align * align;
+    choose_compact(s);
+    plan->choices.compact = s->compact;
     BT_TRY(bti_params_place(t, align, plan->heap));
     for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
+    plan->region[BTI_REGION_GRADIENTS] = t->grad_bytes;
     uint64_t table = (uint64_t)(max_length * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.positions = 0;
     s->places.position_rows = max_length;
     s->places.scalars = align_up(table, align);
-    plan->region[BTI_REGION_CONSTANT] =
-        s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    uint64_t at = s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    for (int i = 0; i < 2; i++) {
+        if (!(s->compact >> i & 1)) continue;
+        s->places.index[i] = at;
+        at += align_up((uint64_t)t->param[s->m->embed[i]].grad_rows * sizeof(int32_t), align);
+    }
+    plan->region[BTI_REGION_CONSTANT] = at;
     return BT_OK;
 }
 

@@ -13,9 +13,10 @@
 
 /* What updates look like; [0] source, [1] target. */
 typedef struct bti_workload {
-    int64_t max_rows[2];   /* most rows of any update */
-    int64_t max_sentences; /* most sentences of any update */
-    int64_t longest[2];    /* most rows of any sentence: the least that a cap can be */
+    int64_t max_rows[2];     /* most rows of any update */
+    int64_t max_sentences;   /* most sentences of any update */
+    int64_t max_distinct[2]; /* most distinct ids of any update; 0: not counted, rows bound them */
+    int64_t longest[2];      /* most rows of any sentence: the least that a cap can be */
     double mean_rows[2], mean_sentences; /* of an update */
     double mean_pairs[3];                /* attention pairs a sentence, as bti_shape */
 } bti_workload;
@@ -25,13 +26,14 @@ typedef struct bti_plan_options {
     uint64_t runtime; /* bytes held outside the arena */
     bti_recompute recompute;
     const bti_rates *rates; /* measured; NULL: what the device states */
-    /* Tests and experiments; 0 (rows, chunk) and -1 (layers): searched. */
+    /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. */
     int64_t force_rows[2];
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
     bti_level force_level; /* of the recomputed layers; 0: LAYERS */
     int32_t force_segment; /* layers of a segment */
     int64_t force_slice_rows;
+    int force_compact; /* sides as in bti_choices; -1: where that saves bytes */
     uint64_t guard; /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */
