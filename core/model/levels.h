@@ -9,9 +9,9 @@
  * (post-norm, relu, ff = 4 d_model), and which of its forward products run twice: */
 typedef enum bti_level {
     BTI_LEVEL_NONE,     /* 12: everything is kept */
-    BTI_LEVEL_CHEAP,    /* 11: norms, residual sums, gelu and dropout are made again */
-    BTI_LEVEL_FF,       /*  7: linear1 too */
-    BTI_LEVEL_BLOCKS,   /*  4: q, k, v too; kept are attention and what blocks give */
+    BTI_LEVEL_CHEAP,    /* 10: norms, residual sums, gelu and dropout are made again */
+    BTI_LEVEL_FF,       /*  6: linear1 too */
+    BTI_LEVEL_BLOCKS,   /*  3: q, k, v too; kept are attention and what blocks give */
     BTI_LEVEL_LAYERS,   /*  1: only the layer's input is kept */
     BTI_LEVEL_SEGMENTS, /* 1/k: only every k-th input; layers below run once more for theirs */
     BTI_LEVEL_COUNT

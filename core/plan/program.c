@@ -116,6 +116,10 @@ void bti_tensor_pin_always(bti_program *p, bti_tid id) {
     if (exists(p, id)) p->tensor[id].pin = 2;
 }
 
+void bti_tensor_keep(bti_program *p, bti_tid id) {
+    if (exists(p, id)) p->tensor[id].layer = -1;
+}
+
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id) {
     return exists(p, id) ? p->tensor[id].rows : 0;
 }

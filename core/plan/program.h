@@ -38,14 +38,14 @@ typedef enum bti_kind {
  * are made again from them (core/plan/replay.c). */
 typedef enum bti_class {
     BTI_CLASS_NONE,  /* not replayed: gradients, logits */
-    BTI_CLASS_INPUT, /* a layer's output, the next one's input */
+    BTI_CLASS_INPUT, /* a layer's last sum: with a norm or without, the next one's input */
     BTI_CLASS_STATS, /* mean, rstd, log-sum-exp */
     BTI_CLASS_PROJ,  /* projections: q, k, v */
     BTI_CLASS_ATTN,  /* attention output */
     BTI_CLASS_BLOCK, /* what a block gives, before the residual sum */
     BTI_CLASS_FF,    /* feed-forward: what backward of its activation reads */
     BTI_CLASS_ACT,   /* activation output, where backward of the activation does not read it */
-    BTI_CLASS_NORM,  /* residual sums and norm outputs inside a layer */
+    BTI_CLASS_NORM,  /* norm outputs and the residual sums inside a layer */
     BTI_CLASS_COUNT
 } bti_class;
 
@@ -140,6 +140,8 @@ bti_tid bti_tensor_fixed(bti_program *p, const char *name, bti_region region, ui
 void bti_tensor_pin(bti_program *p, bti_tid id);
 /* Keeps it all through the program, which is run more than once (caches). */
 void bti_tensor_pin_always(bti_program *p, bti_tid id);
+/* Makes it a tensor of no layer: backward never makes it again. */
+void bti_tensor_keep(bti_program *p, bti_tid id);
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id);
 int64_t bti_tensor_cols(const bti_program *p, bti_tid id);
 
