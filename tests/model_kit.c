@@ -135,6 +135,26 @@ bt_dev *mk_device(const char *backend, mk_watch *watch) {
 /* ---- models ------------------------------------------------------------------------------------
  */
 
+/* The step of a plan with other classes kept. */
+static void replan(mk_model *m, const mk_setup *setup) {
+    bti_run_plan *plan = m->plan;
+    bti_step step = {.model = m->model,
+                     .places = &plan->places,
+                     .shape = plan->caps,
+                     .choices = plan->choices,
+                     .training = 1,
+                     .first_micro_batch = 1,
+                     .grad_scale = 1};
+    bti_layout_options o = {
+        .alignment = m->dev->info.alignment, .heap = plan->heap, .guard = setup->plan.guard};
+    bti_train_program unused;
+    memcpy(plan->choices.keep, setup->keep, (size_t)m->model->layers * sizeof *setup->keep);
+    kit_ok(bti_model_emit_step(plan->step, &step, &unused));
+    kit_ok(bti_layout_make(plan->step, &o, &plan->layout));
+    if (plan->region[BTI_REGION_DYNAMIC] < plan->layout.bytes)
+        plan->region[BTI_REGION_DYNAMIC] = plan->layout.bytes;
+}
+
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
     bti_workload w = mk_workload(setup->sentence, setup->sentences);
@@ -144,6 +164,7 @@ mk_model mk_open(const mk_setup *setup) {
     kit_ok(bti_plan_search(m.model, m.dev->driver->planning, &m.dev->info, &w, longest,
                            &setup->plan, &m.plan));
     kit_ok(bti_run_plan_check(m.plan));
+    if (setup->keep != NULL) replan(&m, setup);
     kit_ok(bti_engine_new(m.dev, m.model, m.plan, w.max_sentences, w.max_rows[1], &setup->engine,
                           &m.engine));
     if (!setup->no_init) kit_ok(bti_engine_init(m.engine));

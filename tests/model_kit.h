@@ -24,6 +24,7 @@ typedef struct mk_setup {
     const bti_sentence *sentence; /* the plan bounds updates made of these */
     int64_t sentences;
     bti_plan_options plan;
+    const uint32_t *keep; /* kept classes of each layer instead of the plan's; may be NULL */
     bti_engine_settings engine;
     mk_watch *watch; /* may be NULL */
     int no_init;     /* weights stay zero */

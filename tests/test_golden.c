@@ -220,11 +220,15 @@ START_TEST(in_single) {
 }
 END_TEST
 
-/* The tightest fit: a sentence a micro-batch, all recomputed, chunks of 3 rows. */
+/* The tightest fit: a sentence a micro-batch, all recomputed from every second input, chunks of 3
+ * rows, slices of 2. */
 START_TEST(in_single_tight) {
     run_everywhere(BT_F32, fp32,
                    &(bti_plan_options){.force_recompute_layers = 4,
+                                       .force_level = BTI_LEVEL_SEGMENTS,
+                                       .force_segment = 2,
                                        .force_logit_rows = 3,
+                                       .force_slice_rows = 2,
                                        .force_rows = {1, 1},
                                        .force_compact = 3});
 }

@@ -282,6 +282,7 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, b11_vocabulary, 0, 3);
     tcase_add_test(tc, b11_refused);
     tcase_add_loop_test(tc, b11_batch_of_one, 0, 2);
+    add_train_levels(tc);
     add_train_compact(tc);
     add_train_split(tc);
     add_train_grad(tc);

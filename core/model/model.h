@@ -104,6 +104,7 @@ typedef struct bti_places {
 typedef struct bti_choices {
     uint32_t *keep;     /* kept classes of each layer; NULL: all */
     int64_t logit_rows; /* rows of a chunk of the output layer */
+    int64_t slice_rows; /* rows of a slice of a feed-forward block; 0: whole */
     uint32_t compact;   /* sides with compact gradients, see bti_model_may_compact */
 } bti_choices;
 

@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/data/unknown.h"
 #include "core/train/distinct.h"
+#include "core/train/rates.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -345,6 +346,9 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &options.budget,
                              &options.runtime));
     options.runtime += later_host_bytes(w);
+    bti_rates rates;
+    bti_rates_get(s->dev, &rates);
+    options.rates = &rates;
     bti_run_plan *alone;
     BT_TRY(bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &alone));
     if (s->valid == NULL) {
