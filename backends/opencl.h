@@ -30,7 +30,8 @@
     X(topk) \
     X(sumsq) \
     X(update_scalars) \
-    X(adamw)
+    X(adamw) \
+    X(adamw_rows)
 
 typedef enum btcl_kernel {
 #define X(name) BTCL_##name,

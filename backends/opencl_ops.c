@@ -466,20 +466,39 @@ static bt_status op_update_scalars(bt_dev *dev, bt_stream *s, const bt_call *cal
     return btcl_go(&l, s, 1);
 }
 
+static void put_adamw(btcl_launch *l, const bt_adamw_params *p) {
+    btcl_f32(l, p->beta1);
+    btcl_f32(l, 1 - p->beta1);
+    btcl_f32(l, p->beta2);
+    btcl_f32(l, 1 - p->beta2);
+    btcl_f32(l, p->eps);
+    btcl_f32(l, p->weight_decay);
+    btcl_i32(l, p->decoupled);
+}
+
 static bt_status op_adamw(bt_dev *dev, bt_stream *s, const bt_call *call) {
-    const bt_adamw_params *p = &call->p.adamw;
     const int64_t n = call->t[BT_ADAMW_G].cols;
     btcl_launch l = btcl_begin(dev, BTCL_adamw);
     for (int i = BT_ADAMW_G; i <= BT_ADAMW_V; i++) btcl_base(&l, &call->t[i]);
     btcl_i64(&l, n);
-    btcl_f32(&l, p->beta1);
-    btcl_f32(&l, 1 - p->beta1);
-    btcl_f32(&l, p->beta2);
-    btcl_f32(&l, 1 - p->beta2);
-    btcl_f32(&l, p->eps);
-    btcl_f32(&l, p->weight_decay);
-    btcl_i32(&l, p->decoupled);
+    put_adamw(&l, &call->p.adamw);
     return go_quads(&l, s, 1, n);
+}
+
+static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *w = &t[BT_ADAMW_ROWS_W], *g = &t[BT_ADAMW_ROWS_G];
+    btcl_launch l = btcl_begin(dev, BTCL_adamw_rows);
+    btcl_view(&l, g);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_INDEX]);
+    btcl_base(&l, &t[BT_ADAMW_ROWS_SCALARS]);
+    btcl_view(&l, w);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_M]);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_V]);
+    btcl_i64(&l, w->rows);
+    btcl_i64(&l, w->cols);
+    btcl_i64(&l, g->rows);
+    put_adamw(&l, &call->p.adamw);
+    return go_quads(&l, s, w->rows, w->cols);
 }
 
 #define op_gemm btcl_op_gemm

@@ -1,4 +1,4 @@
-/* Sums of squares, the scalar block and AdamW. */
+/* Sums of squares, the scalar block, and AdamW over whole or compact gradients. */
 
 #define BLOCK 65536
 
@@ -57,15 +57,32 @@ __kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
     scalars[SKIP] = finite ? 0.0f : 1.0f;
 }
 
-/* One step of AdamW over a flat range (core/ops/op_args.h). Reads 16 bytes, writes 12 for each
- * element. */
+#define ADAMW \
+    const float beta1, const float rest1, const float beta2, const float rest2, const float eps, \
+        const float decay, const int decoupled
+#define ADAMW_ARGS beta1, rest1, beta2, rest2, eps, decay, decoupled
+
+/* One step of four elements, of which the first n are there (core/ops/op_args.h). */
+static void step4(float4 grad, __global const float *scalars, __global float *w, __global float *m,
+                  __global float *v, long n, ADAMW) {
+    float4 weight = load4(w, n);
+    grad *= scalars[FACTOR];
+    if (!decoupled) grad += decay * weight;
+    const float4 m1 = beta1 * load4(m, n) + rest1 * grad;
+    const float4 m2 = beta2 * load4(v, n) + rest2 * grad * grad;
+    if (decoupled) weight *= 1.0f - scalars[LR] * decay;
+    weight -= scalars[LR] * (m1 / scalars[CORRECTION1]) / (sqrt(m2 / scalars[CORRECTION2]) + eps);
+    store4(weight, w, n);
+    store4(m1, m, n);
+    store4(m2, v, n);
+}
+
+/* A flat range. Reads 16 bytes, writes 12 for each element. */
 __kernel GROUP(WG) void k_adamw(__global const float *g_base, const ulong g_off,
                                 __global const float *scalars_base, const ulong scalars_off,
                                 __global float *w_base, const ulong w_off, __global float *m_base,
                                 const ulong m_off, __global float *v_base, const ulong v_off,
-                                const long n, const float beta1, const float rest1,
-                                const float beta2, const float rest2, const float eps,
-                                const float decay, const int decoupled) {
+                                const long n, ADAMW) {
     CUSE(scalars);
     const long c = 4 * (long)get_global_id(0), left = n - c;
     if (left <= 0 || scalars[SKIP] != 0.0f) return;
@@ -73,14 +90,34 @@ __kernel GROUP(WG) void k_adamw(__global const float *g_base, const ulong g_off,
     USE(w) + c;
     USE(m) + c;
     USE(v) + c;
-    float4 weight = load4(w, left), grad = load4(g, left) * scalars[FACTOR];
-    if (!decoupled) grad += decay * weight;
-    const float4 m1 = beta1 * load4(m, left) + rest1 * grad;
-    const float4 m2 = beta2 * load4(v, left) + rest2 * grad * grad;
-    if (decoupled) weight *= 1.0f - scalars[LR] * decay;
-    weight -= scalars[LR] * (m1 / scalars[CORRECTION1]) /
-              (sqrt(m2 / scalars[CORRECTION2]) + eps);
-    store4(weight, w, left);
-    store4(m1, m, left);
-    store4(m2, v, left);
+    step4(load4(g, left), scalars, w, m, v, left, ADAMW_ARGS);
+}
+
+/* A table whose gradient is compact: row index[k] of w, m and v has row k of g, all others 0.
+ * index ascends; a row finds its place in it by halving. Reads 12 bytes, writes 12 for each element
+ * of the table, and reads 4 for each of g. */
+__kernel GROUP(WG) void k_adamw_rows(CMAT(g), IMAT(index), __global const float *scalars_base,
+                                     const ulong scalars_off, MAT(w), MAT(m), MAT(v),
+                                     const long rows, const long cols, const long kept, ADAMW) {
+    CUSE(g);
+    IUSE(index);
+    CUSE(scalars);
+    USE(w);
+    USE(m);
+    USE(v);
+    ulong r, q;
+    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    if ((long)r >= rows || scalars[SKIP] != 0.0f) return;
+    const long c = 4 * (long)q, n = cols - c;
+    long low = 0, high = kept;
+    while (low < high) {
+        const long middle = (low + high) / 2;
+        if (index[middle * index_ld] < (long)r)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const int there = low < kept && index[low * index_ld] == (long)r;
+    const float4 grad = there ? load4(g + low * g_ld + c, n) : (float4)(0.0f);
+    step4(grad, scalars, w + r * w_ld + c, m + r * m_ld + c, v + r * v_ld + c, n, ADAMW_ARGS);
 }
