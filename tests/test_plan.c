@@ -68,7 +68,7 @@ static void emit(plain *x, bti_program *p, const bti_shape *shape) {
     bti_step step = {.model = x->model,
                      .places = &x->places,
                      .shape = *shape,
-                     .choices = {x->keep, x->chunk, x->slice},
+                     .choices = {x->keep, x->chunk, x->slice, 0},
                      .training = 1,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -307,6 +307,7 @@ static void add(TCase *tc) {
     add_plan_levels(tc);
     add_plan_budget(tc);
     add_plan_run(tc);
+    add_plan_search(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("plan", add, argc, argv); }

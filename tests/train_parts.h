@@ -4,6 +4,7 @@
 
 #include "tests/model_kit.h"
 
+void add_train_compact(TCase *tc);
 void add_train_fault(TCase *tc);
 void add_train_grad(TCase *tc);
 void add_train_levels(TCase *tc);

@@ -123,6 +123,7 @@ bti_tid bti_norm_bwd(bti_build *b, const bti_pair *norm, bti_tid dy, bti_tid x, 
 bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_saved *s) {
     int pre = b->m->cfg.norm == BTI_NORM_PRE, n = l->blocks;
     bti_tid res = x, in = x, r;
+    bti_program_at(b->p, l->index, l->index);
     s->x = x;
     if (pre) in = bti_norm_fwd(b, &l->block[0].norm, x, l->index, BTI_CLASS_NORM, &s->stats0);
     for (int i = 0; i < n; i++) {
@@ -132,9 +133,11 @@ bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_sav
         in = add_norm_fwd(b, l, k, norm, f, res, &s->block[i], &r);
         res = pre ? r : in;
     }
-    if (pre) return in;
-    return bti_norm_fwd(b, &l->block[n - 1].norm, r, l->index, BTI_CLASS_NORM,
-                        &s->block[n - 1].stats);
+    if (!pre)
+        in = bti_norm_fwd(b, &l->block[n - 1].norm, r, l->index, BTI_CLASS_NORM,
+                          &s->block[n - 1].stats);
+    bti_program_at(b->p, -1, l->index + 1);
+    return in;
 }
 
 static bti_tid post_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s) {
@@ -180,5 +183,8 @@ static bti_tid pre_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_s
 }
 
 bti_tid bti_layer_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s) {
-    return b->m->cfg.norm == BTI_NORM_PRE ? pre_bwd(b, l, dy, s) : post_bwd(b, l, dy, s);
+    bti_program_at(b->p, l->index, l->index);
+    dy = b->m->cfg.norm == BTI_NORM_PRE ? pre_bwd(b, l, dy, s) : post_bwd(b, l, dy, s);
+    bti_program_at(b->p, -1, l->index);
+    return dy;
 }

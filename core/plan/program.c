@@ -57,6 +57,12 @@ void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
     p->loop_count = 0;
     p->loop_at = -1;
     p->wanted_count = p->made_count = p->sweeps = 0;
+    bti_program_at(p, -1, 0);
+}
+
+void bti_program_at(bti_program *p, int32_t layer, int32_t below) {
+    p->at_layer = layer;
+    p->below = below;
 }
 
 static bti_tid add_tensor(bti_program *p, const bti_tensor *t) {
@@ -182,7 +188,12 @@ static bti_tid scratch(bti_program *p, const bt_call *call) {
 void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *params,
               double pairs) {
     if (p->status != BT_OK) return;
-    bti_op_record record = {.op = op, .loop = -1, .pairs = pairs, .p = *params};
+    bti_op_record record = {.op = op,
+                            .loop = -1,
+                            .layer = p->at_layer,
+                            .below = p->below,
+                            .pairs = pairs,
+                            .p = *params};
     if (p->loop_at >= 0) {
         record.loop = p->loop_first;
         record.iteration = p->loop_at == 0;
@@ -254,15 +265,6 @@ bt_status bti_program_end(bti_program *p) {
     return BT_OK;
 }
 
-double bti_program_seconds(const bti_program *p) {
-    double flops = p->info.flops > 0 ? p->info.flops : 1e11;
-    double bytes = p->info.bytes_per_s > 0 ? p->info.bytes_per_s : 1e10;
-    double sum = 0;
-    for (int32_t k = 0; k < p->ops; k++) {
-        bt_call call;
-        shape_call(p, &p->op[k], &call);
-        double f = bti_op_flops(&call, p->op[k].pairs) / flops, b = bti_op_bytes(&call) / bytes;
-        sum += (f > b ? f : b) + 2e-6;
-    }
-    return sum;
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call) {
+    shape_call(p, &p->op[op], call);
 }

@@ -80,6 +80,8 @@ typedef struct bti_op_record {
     bti_tid ws;
     int32_t loop;      /* first op of the loop that it belongs to; -1: none */
     int32_t iteration; /* 1: the first op of an iteration */
+    int32_t layer;     /* whose part it is; -1: of none */
+    int32_t below;     /* layers whose kept tensors live meanwhile: 0 .. below-1 */
     double pairs;      /* attention: visible query-key pairs of all sequences, for cost */
     bti_ref t[BT_MAX_OPERANDS];
     bt_op_params p;
@@ -109,6 +111,7 @@ typedef struct bti_program {
     bti_wanted *wanted;
     bti_tid *made;
     int32_t wanted_count, wanted_capacity, made_count, made_capacity;
+    int32_t at_layer, below; /* of the ops that are emitted now, see bti_program_at */
     int32_t sweeps; /* inputs of layers among the wanted */
 } bti_program;
 
@@ -122,6 +125,10 @@ bt_status bti_program_reserve(bti_program *p, const bti_program *caps);
 void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers);
 /* BT_OK, or what went wrong while emitting. Fills first and last of all tensors. */
 bt_status bti_program_end(bti_program *p);
+
+/* What is emitted from here on is a part of `layer` (-1: of none), while the layers below `below`
+ * hold what they keep for backward. For the planner, which adds up layers. */
+void bti_program_at(bti_program *p, int32_t layer, int32_t below);
 
 /* A dynamic tensor. */
 bti_tid bti_tensor_new(bti_program *p, const char *name, int32_t layer, bti_kind kind,
@@ -190,6 +197,14 @@ typedef struct bti_layout_options {
 /* Places the dynamic tensors: outputs take over dying inputs where the op list allows, then offsets
  * by live range. BT_EFIT when one tensor is larger than a heap. */
 bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti_layout *out);
+/* Bytes live at each op, without placing anything: live[0 .. ops-1]; and kept[i], those of layer i
+ * of 0 .. layers-1 that are live at op `at`. `largest`: bytes of the largest block. The most of
+ * `live` is bti_layout.live. */
+typedef struct bti_live {
+    uint64_t *live, *kept, largest;
+    int32_t at, layers;
+} bti_live;
+bt_status bti_layout_live(const bti_program *p, const bti_layout_options *options, bti_live *out);
 /* Gives a program emitted at a smaller shape the places of the one at the caps. */
 bt_status bti_layout_take(bti_program *p, const bti_program *caps);
 
@@ -226,8 +241,7 @@ typedef struct bti_run_hooks {
 /* Enqueues all ops first .. last-1 of the program. Allocates nothing. */
 bt_status bti_program_run(bti_program *p, const bti_arena *a, uint64_t slot_offset, int32_t first,
                           int32_t last, const bti_run_hooks *hooks);
-/* Predicted seconds on a device like p->info: for each op the longer of arithmetic and memory time,
- * plus a fixed cost an op. */
-double bti_program_seconds(const bti_program *p);
+/* Op k as a call with shapes and types only. */
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call);
 
 #endif
