@@ -13,7 +13,7 @@ struct bti_batcher {
     bti_batch_unit unit;
     uint64_t key;
     int64_t pairs;
-    int half;                   /* 4^half >= pairs: half of a place's bits */
+    int high, low;              /* bits of a place: 2^(high + low) >= pairs */
     uint64_t round_key[ROUNDS]; /* of `epoch` */
     int64_t epoch;              /* 0: none yet */
     int64_t update;             /* the one that begins at `place`; from 1 over all epochs */
@@ -28,7 +28,8 @@ bt_status bti_batcher_new(const bti_corpus *c, int64_t batch, bti_batch_unit uni
     if (b == NULL) return BT_ENOMEM;
     *b = (bti_batcher){.corpus = c, .batch = batch, .unit = unit, .pairs = bti_corpus_count(c)};
     b->key = seed ^ UINT64_C(0x6F72646572); /* "order": not the stream that dropout draws from */
-    while (b->half < 31 && (int64_t)1 << 2 * b->half < b->pairs) b->half++;
+    while (b->high + b->low < 62 && (int64_t)1 << (b->high + b->low) < b->pairs)
+        b->low > b->high ? b->high++ : b->low++;
     /* A pair has at least one target token, its end symbol. */
     b->pair = bti_alloc((size_t)(batch < b->pairs ? batch : b->pairs), sizeof *b->pair);
     if (b->pair == NULL) {
@@ -61,19 +62,20 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* The pair at a place of the epoch's order. A Feistel network permutes 0 .. 4^half - 1, whatever
- * its rounds compute: (l, r) -> (r, l ^ f(r)). From a number below `pairs` it is applied until the
- * result is below again, at most some four times on average, which permutes those alone. */
+/* The pair at a place of the epoch's order. A Feistel network permutes 0 .. 2^(high + low) - 1,
+ * whatever its rounds compute: each changes one part by a function of the other. From a number
+ * below `pairs` it is applied until the result is below again, fewer than two times on average,
+ * which permutes those alone. */
 static int64_t pair_at(const bti_batcher *b, int64_t place) {
-    uint64_t mask = ((uint64_t)1 << b->half) - 1, x = (uint64_t)place;
+    const uint64_t high_mask = ((uint64_t)1 << b->high) - 1, low_mask = ((uint64_t)1 << b->low) - 1;
+    uint64_t x = (uint64_t)place;
     do {
-        uint64_t l = x >> b->half, r = x & mask;
-        for (int i = 0; i < ROUNDS; i++) {
-            uint64_t next = l ^ (mix(r ^ b->round_key[i]) & mask);
-            l = r;
-            r = next;
+        uint64_t high = x >> b->low, low = x & low_mask;
+        for (int i = 0; i < ROUNDS; i += 2) {
+            high ^= mix(low ^ b->round_key[i]) & high_mask;
+            low ^= mix(high ^ b->round_key[i + 1]) & low_mask;
         }
-        x = l << b->half | r;
+        x = high << b->low | low;
     } while (x >= (uint64_t)b->pairs);
     return (int64_t)x;
 }
