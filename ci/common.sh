@@ -5,6 +5,7 @@ jobs=${BANTAM_JOBS:-2}
 
 # read_flag FLAG ARGUMENT...: sets `flag` to yes when FLAG is among the arguments, else to no. --help
 # shows the head of the script and ends it; any other argument is wrong usage.
+# shellcheck disable=SC2034 # read by the scripts
 read_flag() {
     local known=$1 arg
     shift
