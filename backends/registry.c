@@ -28,7 +28,7 @@ typedef struct entry {
 } entry;
 
 static const entry entries[] = {
-    {"cuda", NULL, NULL, NULL},
+    {"cuda", NULL, NULL, &bti_planning_cuda},
     {"opencl", NULL, NULL, NULL},
     {"cpu", NULL, LINKED_CPU, &bti_planning_cpu},
     {"ref", &bti_driver_ref, NULL, &bti_planning_ref},
@@ -242,6 +242,11 @@ bt_status bti_device_open(const char *spec, const bt_open_options *options, bt_d
     char name[64];
     int index = 0;
     const bt_driver *driver = NULL;
+    if (bti_known_device_find(spec) != NULL)
+        return bti_fail(BT_EUSAGE,
+                        "%s is known from a table, for bantam plan: nothing runs on it; bantam "
+                        "devices lists what is here",
+                        spec);
     BT_TRY(parse_spec(spec, name, sizeof name, &index));
     BT_TRY(bti_backend_driver(name, &driver));
     bt_dev *dev = NULL;
