@@ -80,7 +80,10 @@ static bt_status unknown_name(const char *name) {
     size_t n = 0;
     for (size_t i = 0; i < ENTRIES; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? ", " : "", entries[i].name);
-    return bti_fail(BT_EUSAGE, "there is no backend \"%s\": choose one of %s", name, text);
+    return bti_fail(BT_EUSAGE,
+                    "there is no backend \"%s\": choose one of %s; bantam devices lists what else "
+                    "can be planned for",
+                    name, text);
 }
 
 /* ---- modules ----------------------------------------------------------------------------------

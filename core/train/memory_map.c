@@ -336,7 +336,8 @@ static void put_legend(bti_text *t, const bti_program *p) {
 
 void bti_map_svg(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
-    char total[32], budget[32], device[200], model[200], title[320];
+    char total[32], budget[32], device[200], model[200], title[320], sub[280],
+        number[BTI_NUMBER_BYTES];
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
     bti_describe_device(s, device, sizeof device);
@@ -350,7 +351,9 @@ void bti_map_svg(bti_text *t, const bti_session *s) {
     bti_text_add(t, "</title>\n<style>\n%s</style>\n", bti_map_style);
     bti_text_add(t, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
     label(t, "title", MARGIN, 38, "start", title);
-    label(t, "sub", MARGIN, 64, "start", model);
+    snprintf(sub, sizeof sub, "%s, %s parameters", model,
+             bti_chart_number(number, (double)s->model->params.elements, 0));
+    label(t, "sub", MARGIN, 64, "start", sub);
     put_legend(t, p->step);
     put_column(t, s);
     put_panel(t, s);

@@ -48,17 +48,15 @@ static const char *whole(char text[BTI_NUMBER_BYTES], int64_t n) {
 
 void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
     const bti_model_config *m = &s->cfg->model;
-    char words[2][BTI_NUMBER_BYTES], parameters[BTI_NUMBER_BYTES], both[2 * BTI_NUMBER_BYTES];
+    char words[2][BTI_NUMBER_BYTES], both[2 * BTI_NUMBER_BYTES + 4];
     for (int i = 0; i < 2; i++) whole(words[i], s->vocab[i]);
     snprintf(both, sizeof both, s->vocab[0] == s->vocab[1] ? "%s" : "%s + %s", words[0], words[1]);
-    snprintf(out, bytes,
-             "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s), %s M parameters",
+    snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
              (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
              (long long)m->ff, (long long)m->heads, both,
              m->tie == BTI_TIE_ALL      ? "one table"
              : m->tie == BTI_TIE_TARGET ? "two tables"
-                                        : "three tables",
-             bti_chart_number(parameters, (double)s->model->params.elements / 1e6, 1));
+                                        : "three tables");
 }
 
 void bti_describe_device(const bti_session *s, char *out, size_t bytes) {
@@ -181,13 +179,14 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
 
 static void add_head(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
-    char a[32], b[32], model[200], device[200];
+    char a[32], b[32], n[BTI_NUMBER_BYTES], model[200], device[200];
     bti_format_bytes(p->total, a);
     bti_format_bytes(p->budget, b);
     bti_describe_model(s, model, sizeof model);
     bti_describe_device(s, device, sizeof device);
     bti_text_add(t, "%s: %s of %s on %s\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b, device);
     bti_text_add(t, NAME "%s\n", "model", model);
+    bti_text_add(t, NAME "%s\n", "parameters", whole(n, s->model->params.elements));
 }
 
 static void add_how(bti_text *t, const bti_session *s) {

@@ -8,9 +8,9 @@ struct bt_plan {
     bti_session *session;
 };
 
-/* "6 + 6 layers, d 512, ff 2048, 8 heads, 250,002 words, 428.5 M parameters" */
+/* "6 + 6 layers, d 512, ff 2048, 8 heads, 250,002 words (three tables)" */
 void bti_describe_model(const bti_session *s, char *out, size_t bytes);
-/* Where it would run: "Tesla K80", "GeForce RTX 3090 (not here: from a table)". */
+/* Where it would run: "AMD EPYC 7B13", "Tesla K80, not here: planned from a table". */
 void bti_describe_device(const bti_session *s, char *out, size_t bytes);
 /* What is made again in backward: "nothing", "6 of 12 layers (all but their inputs)". */
 void bti_describe_recompute(const bti_run_plan *p, int32_t layers, char *out, size_t bytes);
