@@ -5,6 +5,7 @@
 #include "tests/model_kit.h"
 
 void add_plan_budget(TCase *tc);
+void add_plan_levels(TCase *tc);
 void add_plan_run(TCase *tc);
 
 #endif

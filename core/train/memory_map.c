@@ -44,6 +44,7 @@ bti_map_kind bti_map_kind_of(const bti_tensor *t) {
     case BTI_CLASS_ACT:
         return BTI_MAP_FEED_FORWARD;
     case BTI_CLASS_STATS:
+    case BTI_CLASS_BLOCK:
     case BTI_CLASS_NORM:
         return BTI_MAP_NORM;
     default:

@@ -64,15 +64,25 @@ void bti_describe_device(const bti_session *s, char *out, size_t bytes) {
              s->known ? ", not here: planned from a table" : "");
 }
 
+/* What each level makes again. */
+static const char *const made_again[BTI_LEVEL_COUNT] = {
+    [BTI_LEVEL_NONE] = "nothing",
+    [BTI_LEVEL_CHEAP] = "norms, sums, dropout",
+    [BTI_LEVEL_FF] = "and the first feed-forward product",
+    [BTI_LEVEL_BLOCKS] = "and queries, keys, values",
+    [BTI_LEVEL_LAYERS] = "all but their inputs",
+    [BTI_LEVEL_SEGMENTS] = "all but every few layers' inputs"};
+
 const char *bti_recompute_level(const bti_run_plan *p, int32_t layer) {
-    return layer < p->recompute_layers ? "layers" : "none";
+    return bti_level_name[layer < p->recompute_layers ? p->level : BTI_LEVEL_NONE];
 }
 
 void bti_describe_recompute(const bti_run_plan *p, int32_t layers, char *out, size_t bytes) {
     if (p->recompute_layers == 0)
         snprintf(out, bytes, "nothing");
     else
-        snprintf(out, bytes, "%d of %d layers (all but their inputs)", p->recompute_layers, layers);
+        snprintf(out, bytes, "%d of %d layers (%s: %s)", p->recompute_layers, layers,
+                 bti_level_name[p->level], made_again[p->level]);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------

@@ -36,10 +36,11 @@ typedef struct search {
     const bt_dev_info *info;
     bti_places places;
     bti_program *step, *mean, *update;
-    uint32_t *keep;
+    uint32_t *keep, compact;
     uint64_t update_bytes;
     int exact; /* what does not fit is laid out all the same */
     double update_seconds;
+    bti_rates rates;
 } search;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -85,8 +86,9 @@ static double mean_of(const search *s, const bti_shape *caps, bti_shape *out) {
 }
 
 static void set_keep(search *s, int32_t recompute_layers) {
-    for (int32_t i = 0; i < s->m->layers; i++)
-        s->keep[i] = i < recompute_layers ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
+    bti_level level = s->opt->force_level ? s->opt->force_level : BTI_LEVEL_LAYERS;
+    bti_level_fill(s->m, BTI_LEVEL_NONE, 0, s->m->layers, 0, s->keep);
+    bti_level_fill(s->m, level, 0, recompute_layers, s->opt->force_segment, s->keep);
 }
 
 static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows,
@@ -94,7 +96,7 @@ static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
-                     .choices = {s->keep, logit_rows},
+                     .choices = {s->keep, logit_rows, s->opt->force_slice_rows, s->compact},
                      .training = training,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -147,6 +149,8 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     plan->caps = caps_of(s, c->parts);
     plan->recompute_layers = c->recompute_layers;
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->choices.slice_rows = s->opt->force_slice_rows;
+    plan->level = s->opt->force_level ? s->opt->force_level : BTI_LEVEL_LAYERS;
     plan->micro_batches = c->parts;
     set_keep(s, c->recompute_layers);
     bti_staging_plan(&plan->caps, align, &s->places.staging);
@@ -188,7 +192,7 @@ static bt_status predict(search *s, bti_run_plan *plan) {
     double parts = mean_of(s, &plan->caps, &mean);
     set_keep(s, plan->recompute_layers);
     BT_TRY(emit(s, s->mean, &mean, min64(plan->choices.logit_rows, mean.rows[1]), 1));
-    plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
+    plan->seconds = parts * bti_program_seconds(s->mean, &s->rates) + s->update_seconds;
     return BT_OK;
 }
 
@@ -325,8 +329,23 @@ static bt_status plan_update(search *s, bti_run_plan *plan) {
     BT_TRY(bti_model_emit_update(s->update, &step));
     BT_TRY(bti_layout_make(s->update, &o, &layout));
     s->update_bytes = layout.bytes;
-    s->update_seconds = bti_program_seconds(s->update);
+    s->update_seconds = bti_program_seconds(s->update, &s->rates);
     return BT_OK;
+}
+
+/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever an
+ * update touches fewer rows than the table has. */
+static void choose_compact(search *s) {
+    uint32_t sides = bti_model_may_compact(s->m);
+    for (int i = 0; i < 2; i++) {
+        int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
+        int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
+        int wanted =
+            s->opt->force_compact < 0 ? rows < s->m->vocab[i] : s->opt->force_compact >> i & 1;
+        if (!wanted) sides &= ~(1u << i);
+        bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
+    }
+    s->compact = sides;
 }
 
 /* Fixed regions: their places and bytes. */
@@ -334,14 +353,22 @@ static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) 
     bti_params *t = &s->m->params;
     uint64_t align = s->info->alignment ? s->info->alignment : 1;
     plan->heap = s->info->max_alloc / align * align;
+    choose_compact(s);
+    plan->choices.compact = s->compact;
     BT_TRY(bti_params_place(t, align, plan->heap));
     for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
+    plan->region[BTI_REGION_GRADIENTS] = t->grad_bytes;
     uint64_t table = (uint64_t)(max_length * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.positions = 0;
     s->places.position_rows = max_length;
     s->places.scalars = align_up(table, align);
-    plan->region[BTI_REGION_CONSTANT] =
-        s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    uint64_t at = s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    for (int i = 0; i < 2; i++) {
+        if (!(s->compact >> i & 1)) continue;
+        s->places.index[i] = at;
+        at += align_up((uint64_t)t->param[s->m->embed[i]].grad_rows * sizeof(int32_t), align);
+    }
+    plan->region[BTI_REGION_CONSTANT] = at;
     return BT_OK;
 }
 
@@ -371,6 +398,10 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     bt_status status = BT_ENOMEM;
     if (plan == NULL) goto fail;
     plan->budget = options->budget;
+    if (options->rates != NULL)
+        s.rates = *options->rates;
+    else
+        bti_rates_default(info, &s.rates);
     plan->choices.keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
     if (s.keep == NULL) goto fail;
     if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;

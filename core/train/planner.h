@@ -7,14 +7,16 @@
 #ifndef BANTAM_TRAIN_PLANNER_H
 #define BANTAM_TRAIN_PLANNER_H
 
-#include "core/model/model.h"
+#include "core/model/levels.h"
+#include "core/plan/cost.h"
 #include "core/train/run_file.h"
 
 /* What updates look like; [0] source, [1] target. */
 typedef struct bti_workload {
-    int64_t max_rows[2];   /* most rows of any update */
-    int64_t max_sentences; /* most sentences of any update */
-    int64_t longest[2];    /* most rows of any sentence: the least that a cap can be */
+    int64_t max_rows[2];     /* most rows of any update */
+    int64_t max_sentences;   /* most sentences of any update */
+    int64_t max_distinct[2]; /* most distinct ids of any update; 0: not counted, rows bound them */
+    int64_t longest[2];      /* most rows of any sentence: the least that a cap can be */
     double mean_rows[2], mean_sentences; /* of an update */
     double mean_pairs[3];                /* attention pairs a sentence, as bti_shape */
 } bti_workload;
@@ -23,11 +25,16 @@ typedef struct bti_plan_options {
     uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
     uint64_t runtime; /* bytes held outside the arena */
     bti_recompute recompute;
-    /* Tests and experiments; 0 (rows, chunk) and -1 (layers): searched. */
+    const bti_rates *rates; /* measured; NULL: what the device states */
+    /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. */
     int64_t force_rows[2];
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
-    uint64_t guard; /* bytes behind every dynamic tensor */
+    bti_level force_level; /* of the recomputed layers; 0: LAYERS */
+    int32_t force_segment; /* layers of a segment */
+    int64_t force_slice_rows;
+    int force_compact; /* sides as in bti_choices; -1: where that saves bytes */
+    uint64_t guard;    /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */
     int validation;
@@ -57,7 +64,8 @@ typedef struct bti_run_plan {
     bti_shape caps;           /* of a micro-batch */
     bti_choices choices;      /* keep: owned */
     int64_t micro_batches;    /* of the largest update */
-    int32_t recompute_layers; /* the first ones keep only their input */
+    int32_t recompute_layers; /* the first ones are on `level` */
+    bti_level level;
     bti_places places;
     bti_program *step, *update; /* at the caps, laid out */
     bti_program *losses;        /* step without gradients, for validation; else NULL */

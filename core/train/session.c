@@ -210,6 +210,9 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
 bti_updates bti_session_updates(const bti_session *s) {
     const bti_run_config *c = s->cfg;
     return (bti_updates){.corpus = s->corpus,
+                         .vocab = {s->vocab[0], s->vocab[1]},
+                         .start =
+                             s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
                          .lengths = {s->lengths[0], s->lengths[1]},
                          .batch = c->training.batch,
                          .unit = c->training.batch_unit,
@@ -237,7 +240,8 @@ bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_w
  * rows; and a margin for stacks and the C library. */
 static uint64_t later_host_bytes(const bti_workload *w) {
     uint64_t rows = (uint64_t)(w->max_rows[0] + w->max_rows[1]);
-    return rows * 64 + (uint64_t)w->max_sentences * 128 + (16u << 20);
+    uint64_t ids = (uint64_t)(w->max_distinct[0] + w->max_distinct[1]);
+    return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + (16u << 20);
 }
 
 /* As translations of validation are made; of symbols that nobody has named where no tokeniser is
@@ -300,7 +304,9 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
     return (bti_plan_options){.budget = s->budget.limit,
                               .runtime = s->budget.runtime,
                               .recompute = s->cfg->memory.recompute,
-                              .force_recompute_layers = -1};
+                              .rates = s->known ? NULL : &s->rates,
+                              .force_recompute_layers = -1,
+                              .force_compact = -1};
 }
 
 /* Asks the device and plans. A device on which the plan cannot even be tried (a parameter larger
@@ -310,6 +316,7 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
     BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &s->budget));
+    if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
     bti_plan_options options = bti_session_plan_options(s);
     return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
                             &s->plan);

@@ -4,6 +4,7 @@
 #define BANTAM_TRAIN_SESSION_H
 
 #include "core/train/device.h"
+#include "core/train/rates.h"
 #include "core/train/workload.h"
 
 typedef struct bti_session {
@@ -17,6 +18,7 @@ typedef struct bti_session {
     bt_dev *dev;
     const char *known; /* name of a device that is known from a table only; else NULL */
     bti_budget budget;
+    bti_rates rates; /* measured on the device, unless it is known from a table only */
     bti_model *model;
     bti_run_plan *plan;
     bti_workload workload;

@@ -69,6 +69,10 @@ bt_status bt_plan_largest_batch(const bt_plan *plan, int64_t *batch) {
     return find_batch(plan->session, batch, &unused);
 }
 
+static const char *level_of(const bti_needs *n) {
+    return bti_level_name[n->recomputed > 0 ? n->level : BTI_LEVEL_NONE];
+}
+
 static const char *unit_of(const bti_session *s) {
     return s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "sentences" : "target_tokens";
 }
@@ -90,8 +94,9 @@ bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
     bti_text_add(&t, "%s %s: %s of %s on %s\n", bti_chart_number(number, (double)batch, 0),
                  s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens",
                  total, budget, device);
-    bti_text_add(&t, "in one micro-batch, %.3g seconds an update; %d of %d layers recomputed%s\n",
-                 n.seconds, n.recomputed, s->model->layers,
+    bti_text_add(&t,
+                 "in one micro-batch, %.3g seconds an update; %d of %d layers recomputed (%s)%s\n",
+                 n.seconds, n.recomputed, s->model->layers, level_of(&n),
                  batch == whole_text(s) ? "; that is the whole text" : "");
     return bti_text_take(&t, text);
 }
@@ -187,19 +192,20 @@ bt_status bt_plan_sweep_text(const bt_plan *plan, const char *svg, char **text) 
     BT_TRY(sweep(s, p, &count));
     if (svg != NULL) BT_TRY(draw(s, p, count, svg));
     bti_describe_device(s, device, sizeof device);
-    bti_text_add(&t, "%s\n\n%12s %12s %15s %14s %11s %12s\n", device, "budget", "used",
+    bti_text_add(&t, "%s\n\n%12s %12s %15s %14s %15s %12s\n", device, "budget", "used",
                  "seconds/update", "micro-batches", "recomputed", "output rows");
     for (int i = 0; i < count; i++) {
         const bti_needs *n = &p[i].needs;
-        char budget[32], total[32];
+        char budget[32], total[32], again[32];
+        snprintf(again, sizeof again, "%d/%d %s", n->recomputed, s->model->layers, level_of(n));
         bti_format_bytes(p[i].budget, budget);
         bti_format_bytes(n->total, total);
-        bti_text_add(
-            &t, "%12s %12s %15.4g %14lld %8d/%-2d %12lld%s\n", budget, total, n->seconds,
-            (long long)n->micro_batches, n->recomputed, s->model->layers, (long long)n->logit_rows,
-            i + 1 < count && p[i].budget <= s->budget.limit && p[i + 1].budget > s->budget.limit
-                ? "  <- budget"
-                : "");
+        bti_text_add(&t, "%12s %12s %15.4g %14lld %15s %12lld%s\n", budget, total, n->seconds,
+                     (long long)n->micro_batches, again, (long long)n->logit_rows,
+                     i + 1 < count && p[i].budget <= s->budget.limit &&
+                             p[i + 1].budget > s->budget.limit
+                         ? "  <- budget"
+                         : "");
     }
     return bti_text_take(&t, text);
 }
@@ -214,11 +220,11 @@ bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json) 
     for (int i = 0; i < count; i++) {
         const bti_needs *n = &p[i].needs;
         json_array_append_new(
-            list,
-            json_pack("{s:I, s:I, s:f, s:I, s:i, s:I}", "budget_bytes", (json_int_t)p[i].budget,
-                      "total_bytes", (json_int_t)n->total, "seconds_per_update", n->seconds,
-                      "micro_batches_per_update", (json_int_t)n->micro_batches, "recomputed_layers",
-                      n->recomputed, "logit_rows", (json_int_t)n->logit_rows));
+            list, json_pack("{s:I, s:I, s:f, s:I, s:i, s:s, s:I}", "budget_bytes",
+                            (json_int_t)p[i].budget, "total_bytes", (json_int_t)n->total,
+                            "seconds_per_update", n->seconds, "micro_batches_per_update",
+                            (json_int_t)n->micro_batches, "recomputed_layers", n->recomputed,
+                            "logit_rows", (json_int_t)n->logit_rows));
     }
     return dump(json_pack("{s:s, s:o}", "device", s->dev->info.name, "sweep", list), json);
 }

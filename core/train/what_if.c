@@ -21,7 +21,8 @@ static bti_needs needs_of(const bti_run_plan *p) {
                        .seconds = p->seconds,
                        .micro_batches = p->micro_batches,
                        .logit_rows = p->choices.logit_rows,
-                       .recomputed = p->recompute_layers};
+                       .recomputed = p->recompute_layers,
+                       .level = p->level};
 }
 
 bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs *out) {

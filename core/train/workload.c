@@ -1,11 +1,12 @@
 #include "core/train/workload.h"
 
 #include "core/base/status.h"
+#include "core/train/distinct.h"
 
 /* Updates that are looked at. Beyond them larger updates may come: the caps still hold, since an
  * update is cut into as many micro-batches as they ask for; what must be exact are the longest
- * sentence, known from the corpus, and the most sentences and target rows that host memory is sized
- * for, which are bounded by batch and longest sentence then. */
+ * sentence, known from the corpus, and the most sentences, distinct ids and target rows that memory
+ * is sized for, which are bounded by batch and longest sentence then. */
 #define SCANNED 200000
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -34,16 +35,19 @@ static void add_update(bti_workload *w, sums *s, const int64_t rows[2], int64_t 
     w->max_sentences = max64(w->max_sentences, sentences);
 }
 
-static bt_status scan(const bti_updates *u, bti_batcher *b, bti_workload *w, sums *s) {
+static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distinct, bti_workload *w,
+                      sums *s) {
     for (int64_t n = 1; n <= min64(u->last, SCANNED); n++) {
         const int64_t *pair;
         if (u->most_pairs > 0 && s->pairs >= u->most_pairs) break;
         int64_t count, epoch, rows[2] = {0, 0};
         BT_TRY(bti_batcher_get(b, n, &pair, &count, &epoch));
+        bti_distinct_update(distinct);
         for (int64_t i = 0; i < count; i++) {
             int64_t x, y;
             bti_corpus_source(u->corpus, pair[i], &x);
             bti_corpus_target(u->corpus, pair[i], &y);
+            bti_distinct_pair(distinct, u->corpus, pair[i]);
             x = min64(x, u->max_length);
             y = min64(y, u->max_length);
             rows[0] += x;
@@ -57,13 +61,18 @@ static bt_status scan(const bti_updates *u, bti_batcher *b, bti_workload *w, sum
 
 static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     const bti_corpus_stats *stats = bti_corpus_get_stats(u->corpus);
+    bti_distinct distinct;
     bti_batcher *b;
     BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
-    bt_status status = scan(u, b, w, s);
+    bt_status status = bti_distinct_new(u->vocab, u->start, &distinct);
+    if (status == BT_OK) status = scan(u, b, &distinct, w, s);
+    for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
+    bti_distinct_free(&distinct);
     bti_batcher_free(b);
     w->longest[0] = min64(stats->max_source, u->max_length);
     w->longest[1] = min64(stats->max_target, u->max_length);
     if (u->last <= SCANNED) return status;
+    for (int i = 0; i < 2; i++) w->max_distinct[i] = u->batch * w->longest[i];
     if (u->unit == BTI_BATCH_SENTENCES) {
         w->max_rows[1] = u->batch * w->longest[1];
     } else {
