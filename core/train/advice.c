@@ -93,6 +93,15 @@ static int fewer_words(const bti_session *s, bti_what_if *w, bti_advice *a) {
     return 0;
 }
 
+static int halve_batch(const bti_session *s, bti_what_if *w, bti_advice *a) {
+    (void)s;
+    if (w->batch < 2) return 0;
+    w->batch /= 2;
+    snprintf(a->change, sizeof a->change, "training.batch: %lld", (long long)w->batch);
+    snprintf(a->cost, sizeof a->cost, "other updates: the rate may want to change with it");
+    return 1;
+}
+
 static int fewer_layers(const bti_session *s, bti_what_if *w, bti_advice *a) {
     bti_model_config *m = &w->model;
     (void)s;
@@ -117,8 +126,8 @@ static int narrower(const bti_session *s, bti_what_if *w, bti_advice *a) {
     return 1;
 }
 
-static const change_fn changes[] = {recompute,    cut_outliers, tie,     fewer_words,
-                                    halve_length, fewer_layers, narrower};
+static const change_fn changes[] = {recompute,   cut_outliers, tie,          halve_batch,
+                                    fewer_words, halve_length, fewer_layers, narrower};
 #define CHANGES ((int)(sizeof changes / sizeof changes[0]))
 
 /* ---- asking ------------------------------------------------------------------------------------

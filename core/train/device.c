@@ -106,8 +106,9 @@ bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti
     if (b.automatic) {
         b.reserve = info.total_bytes / 20;
         if (b.reserve < 256u << 20) b.reserve = 256u << 20;
-        b.limit = info.free_bytes > b.reserve ? info.free_bytes - b.reserve : 1;
-        b.limit += info.runtime_bytes;
+        if (b.reserve > info.free_bytes / 2) b.reserve = info.free_bytes / 2;
+        b.limit = info.free_bytes - b.reserve + info.runtime_bytes;
+        if (b.limit == 0) b.limit = 1; /* 0 would be no limit */
     }
     *out = b;
     return BT_OK;

@@ -35,8 +35,8 @@ typedef struct bti_budget {
 } bti_budget;
 
 /* What a run may use: `memory` as text (NULL: `limit`). An automatic limit is what is free and what
- * this process holds already, less a reserve of a twentieth of the device or 256 MiB, whichever is
- * more. */
+ * this process holds already, less a reserve: a twentieth of the device or 256 MiB, whichever is
+ * more, but no more than half of what is free. */
 bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti_budget *out);
 
 /* Warms the device's libraries for products of up to `rows` rows of this model. */

@@ -224,7 +224,7 @@ bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json) 
                             (json_int_t)p[i].budget, "total_bytes", (json_int_t)n->total,
                             "seconds_per_update", n->seconds, "micro_batches_per_update",
                             (json_int_t)n->micro_batches, "recomputed_layers", n->recomputed,
-                            "logit_rows", (json_int_t)n->logit_rows));
+                            "level", level_of(n), "logit_rows", (json_int_t)n->logit_rows));
     }
     return dump(json_pack("{s:s, s:o}", "device", s->dev->info.name, "sweep", list), json);
 }
