@@ -235,7 +235,7 @@ START_TEST(huge) {
     bti_format_bytes(m.plan->minimum, least);
     printf("plan: base model, 250,002 words untied, 128 pairs of 50 + 50: %s in one micro-batch "
            "(%d layers recomputed, chunks of %d rows); at least %s\n",
-           total, m.plan->recompute_layers, (int)m.plan->choices.logit_rows, least);
+           total, m.plan->choice.layers, (int)m.plan->choices.logit_rows, least);
     mk_close(&m);
 }
 END_TEST

@@ -7,5 +7,6 @@
 void add_plan_budget(TCase *tc);
 void add_plan_levels(TCase *tc);
 void add_plan_run(TCase *tc);
+void add_plan_search(TCase *tc);
 
 #endif

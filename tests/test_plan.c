@@ -307,6 +307,7 @@ static void add(TCase *tc) {
     add_plan_levels(tc);
     add_plan_budget(tc);
     add_plan_run(tc);
+    add_plan_search(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("plan", add, argc, argv); }

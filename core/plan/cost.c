@@ -61,6 +61,14 @@ double bti_cost_seconds(const bti_cost *c, const bti_rates *r) {
     return sum;
 }
 
+double bti_op_seconds(const bti_program *p, int32_t k, const bti_rates *r) {
+    bti_cost cost = {{0}};
+    bt_call call;
+    bti_program_shape(p, k, &call);
+    add_op(&call, p->op[k].pairs, cost.amount);
+    return bti_cost_seconds(&cost, r);
+}
+
 double bti_program_seconds(const bti_program *p, const bti_rates *r) {
     bti_cost cost;
     bti_program_cost(p, &cost);

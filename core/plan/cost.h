@@ -37,7 +37,9 @@ typedef struct bti_cost {
 } bti_cost;
 void bti_program_cost(const bti_program *p, bti_cost *out);
 double bti_cost_seconds(const bti_cost *c, const bti_rates *r);
-/* Both in one: predicted seconds. */
+/* Predicted seconds of op k alone. */
+double bti_op_seconds(const bti_program *p, int32_t k, const bti_rates *r);
+/* Both in one: predicted seconds of a program. */
 double bti_program_seconds(const bti_program *p, const bti_rates *r);
 
 #endif

@@ -64,25 +64,31 @@ void bti_describe_device(const bti_session *s, char *out, size_t bytes) {
              s->known ? ", not here: planned from a table" : "");
 }
 
-/* What each level makes again. */
-static const char *const made_again[BTI_LEVEL_COUNT] = {
-    [BTI_LEVEL_NONE] = "nothing",
-    [BTI_LEVEL_CHEAP] = "norms, sums, dropout",
-    [BTI_LEVEL_FF] = "and the first feed-forward product",
-    [BTI_LEVEL_BLOCKS] = "and queries, keys, values",
-    [BTI_LEVEL_LAYERS] = "all but their inputs",
-    [BTI_LEVEL_SEGMENTS] = "all but every few layers' inputs"};
+/* What backward makes again on each level. */
+static const char *const made_again[BTI_LEVEL_COUNT] = {[BTI_LEVEL_NONE] = "nothing",
+                                                        [BTI_LEVEL_CHEAP] = "norms and dropout",
+                                                        [BTI_LEVEL_FF] = "feed-forward and norms",
+                                                        [BTI_LEVEL_BLOCKS] = "all but attention",
+                                                        [BTI_LEVEL_LAYERS] = "all but inputs",
+                                                        [BTI_LEVEL_SEGMENTS] =
+                                                            "all but some inputs"};
 
 const char *bti_recompute_level(const bti_run_plan *p, int32_t layer) {
-    return bti_level_name[layer < p->recompute_layers ? p->level : BTI_LEVEL_NONE];
+    return bti_level_name[bti_run_plan_level(p, layer)];
 }
 
 void bti_describe_recompute(const bti_run_plan *p, int32_t layers, char *out, size_t bytes) {
-    if (p->recompute_layers == 0)
+    int32_t count[BTI_LEVEL_COUNT] = {0};
+    size_t n = 0;
+    for (int32_t i = 0; i < layers; i++) count[bti_run_plan_level(p, i)]++;
+    for (int level = 1; level < BTI_LEVEL_COUNT && n < bytes; level++)
+        if (count[level] > 0)
+            n += (size_t)snprintf(out + n, bytes - n, "%s%s in %d", n ? ", " : "",
+                                  made_again[level], count[level]);
+    if (n == 0)
         snprintf(out, bytes, "nothing");
-    else
-        snprintf(out, bytes, "%d of %d layers (%s: %s)", p->recompute_layers, layers,
-                 bti_level_name[p->level], made_again[p->level]);
+    else if (n < bytes)
+        snprintf(out + n, bytes - n, " of %d layers", layers);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------
@@ -201,7 +207,7 @@ static void add_head(bti_text *t, const bti_session *s) {
 
 static void add_how(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
-    char n[3][BTI_NUMBER_BYTES], again[96];
+    char n[3][BTI_NUMBER_BYTES], again[160];
     int64_t pair[2], line = longest_pair(s, pair);
     const char *unit =
         s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens";
@@ -210,8 +216,12 @@ static void add_how(bti_text *t, const bti_session *s) {
     bti_text_add(t, " of up to %s source and %s target tokens\n", whole(n[0], p->caps.rows[0]),
                  whole(n[1], p->caps.rows[1]));
     bti_describe_recompute(p, s->model->layers, again, sizeof again);
-    bti_text_add(t, NAME "%s; output layer in chunks of %s rows\n", "recomputed", again,
-                 whole(n[0], p->choices.logit_rows));
+    bti_text_add(t, NAME "%s\n", "recomputed", again);
+    bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",
+                 whole(n[0], p->choices.logit_rows), p->choices.logit_rows == 1 ? "" : "s");
+    if (p->choices.slice_rows > 0)
+        bti_text_add(t, ", feed-forward in slices of %s", whole(n[0], p->choices.slice_rows));
+    bti_text_add(t, "\n");
     if (line > 0)
         bti_text_add(t, NAME "line %s: %s source and %s target tokens\n", "longest pair",
                      whole(n[0], line), whole(n[1], pair[0]), whole(n[2], pair[1]));

@@ -69,9 +69,7 @@ bt_status bt_plan_largest_batch(const bt_plan *plan, int64_t *batch) {
     return find_batch(plan->session, batch, &unused);
 }
 
-static const char *level_of(const bti_needs *n) {
-    return bti_level_name[n->recomputed > 0 ? n->level : BTI_LEVEL_NONE];
-}
+static const char *level_of(const bti_needs *n) { return bti_level_name[n->level]; }
 
 static const char *unit_of(const bti_session *s) {
     return s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "sentences" : "target_tokens";

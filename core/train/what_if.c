@@ -14,15 +14,19 @@ bti_what_if bti_what_if_as_is(const bti_session *s) {
                          .budget = s->budget.limit};
 }
 
-static bti_needs needs_of(const bti_run_plan *p) {
-    return (bti_needs){.fits = p->fits,
-                       .total = p->total,
-                       .least = p->minimum,
-                       .seconds = p->seconds,
-                       .micro_batches = p->micro_batches,
-                       .logit_rows = p->choices.logit_rows,
-                       .recomputed = p->recompute_layers,
-                       .level = p->level};
+static bti_needs needs_of(const bti_run_plan *p, int32_t layers) {
+    bti_needs n = {.fits = p->fits,
+                   .total = p->total,
+                   .least = p->minimum,
+                   .seconds = p->seconds,
+                   .micro_batches = p->micro_batches,
+                   .logit_rows = p->choices.logit_rows};
+    for (int32_t i = 0; i < layers; i++) {
+        bti_level level = bti_run_plan_level(p, i);
+        n.recomputed += level != BTI_LEVEL_NONE;
+        if (level > n.level) n.level = level;
+    }
+    return n;
 }
 
 bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs *out) {
@@ -41,7 +45,7 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     options.force_logit_rows = w->logit_rows;
     BT_TRY(bti_model_new(&w->model, w->vocab[0], w->vocab[1], BT_F32, &m));
     bt_status status = bti_session_plan(s, m, &workload, w->max_length, &options, NULL, &plan);
-    if (status == BT_OK) *out = needs_of(plan);
+    if (status == BT_OK) *out = needs_of(plan, m->layers);
     if (status == BT_EFIT) {
         *out = (bti_needs){.total = UINT64_MAX, .least = UINT64_MAX};
         status = BT_OK;

@@ -21,8 +21,8 @@ typedef struct bti_needs {
     uint64_t total, least; /* bytes of arena and runtime; UINT64_MAX: not on this device at all */
     double seconds;        /* an update */
     int64_t micro_batches, logit_rows;
-    int32_t recomputed; /* layers that are on `level` */
-    bti_level level;
+    int32_t recomputed; /* layers of which anything is made again */
+    bti_level level;    /* the deepest */
 } bti_needs;
 
 /* The session's own run and budget. */

@@ -100,6 +100,13 @@ static void run(int argc, char **argv) {
     mk_close(&m);
 }
 
+/* Seconds of this process; of the clock where it has several threads. */
+static double processor(const bt_dev *dev) {
+    struct timespec t;
+    clock_gettime(dev->info.threads <= 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* ---- planning ------------------------------------------------------------------------------- */
 
 /* Seconds that the search takes from the least that will do to plenty. */
@@ -113,17 +120,18 @@ static void plan(int argc, char **argv) {
     kit_ok(bti_model_new(&s.model, s.vocab[0], s.vocab[1], BT_F32, &model));
     uint64_t least = 0, plenty = 0;
     for (int i = -1; i < 12; i++) {
-        double x = i / 11.0, start = now();
+        double x = i / 11.0, start = processor(dev);
         s.plan.budget = i < 0 ? 0 : least + (uint64_t)((double)(plenty - least) * x * x);
         kit_ok(bti_plan_search(model, dev->driver->planning, &dev->info, &w, 1024, &s.plan, &p));
-        double spent = now() - start;
+        double spent = processor(dev) - start;
         if (i < 0) least = p->minimum;
         if (i < 0) plenty = p->total;
-        printf("%.3f s: %8.1f MiB of %8.1f, %lld micro-batches, %d layers %s, chunks of %lld, slices "
-               "of %lld: %.3f s predicted\n",
-               spent, (double)p->total / (1 << 20), (double)s.plan.budget / (1 << 20),
-               (long long)p->micro_batches, p->recompute_layers, bti_level_name[p->level],
-               (long long)p->choices.logit_rows, (long long)p->choices.slice_rows, p->seconds);
+        printf(
+            "%.3f s: %8.1f MiB of %8.1f, %lld micro-batches, %d layers %s, chunks of %lld, slices "
+            "of %lld: %.3f s predicted\n",
+            spent, (double)p->total / (1 << 20), (double)s.plan.budget / (1 << 20),
+            (long long)p->micro_batches, p->choice.layers, bti_level_name[p->choice.level],
+            (long long)p->choices.logit_rows, (long long)p->choices.slice_rows, p->seconds);
         bti_run_plan_free(p);
     }
     bti_model_free(model);
@@ -134,11 +142,6 @@ static void plan(int argc, char **argv) {
 
 enum { BUDGETS = 12 };
 
-static double processor(const bt_dev *dev) {
-    struct timespec t;
-    clock_gettime(dev->info.threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Plans and runs; gives predicted over measured seconds. */
 static double one_budget(const mk_setup *s, int64_t updates) {
@@ -156,7 +159,10 @@ static double one_budget(const mk_setup *s, int64_t updates) {
     printf("%8.1f MiB of %8.1f: %3lld micro-batches, recompute %s, chunks of %4lld: predicted %.3f "
            "measured %.3f ratio %.2f (opened in %.2f s)\n",
            (double)m.plan->total / (1 << 20), (double)s->plan.budget / (1 << 20),
-           (long long)r.micro_batches, kit_str("%d", m.plan->recompute_layers),
+           (long long)r.micro_batches,
+           kit_str("%d %s, %d %s, slices of %d", m.plan->choice.layers,
+                   bti_level_name[m.plan->choice.level], m.model->layers - m.plan->choice.layers,
+                   bti_level_name[m.plan->choice.rest], (int)m.plan->choice.slice_rows),
            (long long)m.plan->choices.logit_rows, m.plan->seconds, best, ratio, planning);
     mk_close(&m);
     return ratio;
