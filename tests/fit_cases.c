@@ -152,7 +152,7 @@ START_TEST(held_by_others) {
     check_has(fit_text(&(fit_ask){r.yaml, "crowd:0", "8GiB", 0, 0, {NULL}}),
               "Now it could not start");
     ck_assert_int_eq(crowds[0].allocs, 0);
-    ck_assert(!is_file(r.out));
+    ck_assert(!is_file(in_out(r, "log.jsonl")));
 }
 END_TEST
 
@@ -171,13 +171,13 @@ END_TEST
 START_TEST(where_it_fits) {
     small_run r = small_run_new(40);
     crowd_full();
-    crowds[0].free = MIB;
+    crowds[0].free = 100000;
     fit_ask ask = {r.yaml, "crowd:0,crowd:1", NULL, 0, 0, {NULL}};
     json_t *plan = fit_json(&ask);
     ck_assert_str_eq(json_string_value(json_object_get(plan, "device")), "crowd 1");
     ck_assert(json_is_true(json_object_get(plan, "fits")));
     json_decref(plan);
-    crowds[1].free = MIB;
+    crowds[1].free = 100000;
     plan = fit_json(&ask);
     ck_assert_str_eq(json_string_value(json_object_get(plan, "device")), "crowd 0");
     ck_assert(json_is_false(json_object_get(plan, "fits")));
@@ -276,9 +276,8 @@ END_TEST
 /* An update of 10^11 tokens is planned in micro-batches, or refused in words; sizes stay positive
  * and row numbers fit the tables. */
 START_TEST(huge_batches) {
-    static const char *const batch[] = {"training.batch=2147483647", "training.batch=100000000",
-                                        "training.batch=42949673"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const batch[] = {"training.batch=2147483647", "training.batch=42949673"};
+    for (int i = 0; i < 2; i++) {
         json_t *plan = fit_json(&(fit_ask){fit_no_text(), "k80", NULL, 100, 100, {batch[i], NULL}});
         json_t *part = json_object_get(plan, "micro_batch");
         ck_assert(json_is_true(json_object_get(plan, "fits")));

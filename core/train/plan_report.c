@@ -211,10 +211,11 @@ static void add_how(bti_text *t, const bti_session *s) {
     int64_t pair[2], line = longest_pair(s, pair);
     const char *unit =
         s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens";
-    bti_text_add(t, NAME "%s %s in %s micro-batch%s", "update", whole(n[0], s->cfg->training.batch),
-                 unit, whole(n[1], p->micro_batches), p->micro_batches == 1 ? "" : "es");
-    bti_text_add(t, " of up to %s source and %s target tokens\n", whole(n[0], p->caps.rows[0]),
-                 whole(n[1], p->caps.rows[1]));
+    bti_text_add(t, NAME "%s %s in %s micro-batch%s\n", "update",
+                 whole(n[0], s->cfg->training.batch), unit, whole(n[1], p->micro_batches),
+                 p->micro_batches == 1 ? "" : "es");
+    bti_text_add(t, NAME "up to %s source and %s target tokens\n", "micro-batch",
+                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]));
     bti_describe_recompute(p, s->model->layers, again, sizeof again);
     bti_text_add(t, NAME "%s\n", "recomputed", again);
     bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",

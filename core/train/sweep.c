@@ -127,15 +127,15 @@ typedef struct point {
     bti_needs needs;
 } point;
 
-/* Budgets from the least to what the run takes without a limit, closer together where they are
- * small, since there time changes fast. A plan for less also fits in more: where the planner gives
- * up to 1 % of time for bytes, the faster one is told. */
+/* Budgets from the least to what the run would take of all of the device (of the budget, if that is
+ * more), closer together where they are small, since there time changes fast. A plan for less also
+ * fits in more: where the planner gives up to 1 % of time for bytes, the faster one is told. */
 static bt_status sweep(const bti_session *s, point *p, int *count) {
     bti_what_if w = bti_what_if_as_is(s);
     bti_needs most;
-    w.budget = 0;
+    if (s->budget.total > w.budget) w.budget = s->budget.total;
     BT_TRY(bti_what_if_ask(s, &w, &most));
-    if (most.least == UINT64_MAX)
+    if (!most.fits)
         return bti_fail(BT_EFIT, "the run does not fit on %s with any budget", s->dev->info.name);
     uint64_t least = most.least, range = most.total - least, square = (POINTS - 1) * (POINTS - 1);
     *count = range < square ? 1 : POINTS;
