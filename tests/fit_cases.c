@@ -278,7 +278,8 @@ END_TEST
 START_TEST(huge_batches) {
     static const char *const batch[] = {"training.batch=2147483647", "training.batch=42949673"};
     for (int i = 0; i < 2; i++) {
-        json_t *plan = fit_json(&(fit_ask){fit_no_text(), "k80", NULL, 100, 100, {batch[i], NULL}});
+        json_t *plan =
+            fit_json(&(fit_ask){fit_no_text(), "k80", "290MiB", 100, 100, {batch[i], NULL}});
         json_t *part = json_object_get(plan, "micro_batch");
         ck_assert(json_is_true(json_object_get(plan, "fits")));
         ck_assert(number_at(part, "source_tokens") >= 100);

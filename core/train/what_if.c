@@ -46,6 +46,7 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     BT_TRY(bti_model_new(&w->model, w->vocab[0], w->vocab[1], BT_F32, &m));
     bt_status status = bti_session_plan(s, m, &workload, w->max_length, &options, NULL, &plan);
     if (status == BT_OK) *out = needs_of(plan, m->layers);
+    if (status == BT_OK && w->one_micro_batch) out->micro_batches = 1; /* rows were forced */
     if (status == BT_EFIT) {
         *out = (bti_needs){.total = UINT64_MAX, .least = UINT64_MAX};
         status = BT_OK;
