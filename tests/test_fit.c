@@ -333,6 +333,8 @@ static bti_needs in_one(const bt_plan *plan, int64_t batch) {
     w.batch = batch;
     w.one_micro_batch = 1;
     kit_ok(bti_what_if_ask(plan->session, &w, &needs));
+    w.logit_rows = 32;
+    if (!needs.fits) kit_ok(bti_what_if_ask(plan->session, &w, &needs));
     return needs;
 }
 

@@ -61,7 +61,9 @@ static bt_status find_batch(const bti_session *s, int64_t *batch, bti_needs *nee
             high = low + (high - low) / 2;
     }
     *batch = low;
-    return low > 0 ? ask_batch(s, low, 0, needs) : BT_OK;
+    if (low == 0) return BT_OK;
+    BT_TRY(ask_batch(s, low, 0, needs)); /* larger chunks are faster, where they fit */
+    return needs->fits ? BT_OK : ask_batch(s, low, SMALL_CHUNK, needs);
 }
 
 bt_status bt_plan_largest_batch(const bt_plan *plan, int64_t *batch) {
