@@ -189,13 +189,17 @@ char *bti_advice_text(const bti_advice *a) {
 /* ---- blame -------------------------------------------------------------------------------------
  */
 
+uint64_t bti_param_state(const bti_params *t, int32_t i) {
+    const bti_param *p = &t->param[i];
+    return (uint64_t)(3 * p->rows + p->grad_rows) * (uint64_t)p->cols * bti_dtype_size(t->dtype);
+}
+
 bti_blame bti_blame_of(const bti_session *s) {
     const bti_params *t = &s->model->params;
     const bti_run_plan *p = s->plan;
     bti_blame state = {.is_state = 1}, tensor = {.name = p->largest, .bytes = p->largest_bytes};
     for (int32_t i = 0; i < t->count; i++) {
-        uint64_t bytes =
-            4 * (uint64_t)(t->param[i].rows * t->param[i].cols) * bti_dtype_size(t->dtype);
+        uint64_t bytes = bti_param_state(t, i);
         if (bytes <= state.bytes) continue;
         state = (bti_blame){.name = t->param[i].name,
                             .bytes = bytes,

@@ -38,6 +38,9 @@ typedef struct bti_blame {
 } bti_blame;
 bti_blame bti_blame_of(const bti_session *s);
 
+/* Bytes of a parameter with its gradient and moments. */
+uint64_t bti_param_state(const bti_params *t, int32_t i);
+
 /* BT_OK, or why the run cannot begin on the session's device: the least bytes by kind, what is
  * free and who holds the rest, the line and tensor to blame, the cheapest changes. One line. */
 bt_status bti_session_check(const bti_session *s);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/files.h"
+#include "core/train/advice.h"
 #include "core/train/memory_map.h"
 #include "core/train/plan_report.h"
 
@@ -72,10 +73,7 @@ static bt_status collect(const bti_session *s, row **out, size_t *count) {
     size_t n = 0;
     for (bti_tid i = 1; i <= p->tensors; i++)
         if (bti_map_is_drawn(&p->tensor[i])) r[n++] = (row){i, 0, p->tensor[i].bytes};
-    for (int32_t i = 0; i < t->count; i++) {
-        uint64_t elements = (uint64_t)(t->param[i].rows * t->param[i].cols);
-        r[n++] = (row){0, i, 4 * elements * bti_dtype_size(t->dtype)};
-    }
+    for (int32_t i = 0; i < t->count; i++) r[n++] = (row){0, i, bti_param_state(t, i)};
     qsort(r, n, sizeof *r, by_bytes);
     *out = r;
     *count = n < MOST_ROWS ? n : MOST_ROWS;
@@ -93,8 +91,11 @@ static void put_row(bti_text *t, const bti_session *s, const row *r) {
     bti_format_bytes(r->bytes, bytes);
     bti_text_add(t, "<tr data-i=\"%d\"><td>", r->id);
     bti_map_escape(t, r->id ? x->name : q->name);
+    int32_t layer = r->id ? bti_map_layer(s->plan->step, r->id) : -1;
+    if (layer >= 0) bti_text_add(t, ", layer %d", layer);
     bti_text_add(t, "</td><td>%s%s</td>",
-                 r->id ? bti_map_kind_name[bti_map_kind_of(x)] : "weight, gradient and two moments",
+                 r->id ? bti_map_kind_name[bti_map_kind_of(s->plan->step, r->id)]
+                       : "weight, gradient and two moments",
                  r->id && bti_map_is_again(s->plan->step, r->id) ? ", made again" : "");
     bti_text_add(t, "<td>%lld x %lld</td><td class=\"n\" data-v=\"%llu\">%s</td>",
                  (long long)(r->id ? x->rows : q->rows), (long long)(r->id ? x->cols : q->cols),

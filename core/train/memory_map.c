@@ -29,8 +29,17 @@ const char *const bti_map_kind_name[BTI_MAP_KINDS] = {
 const char *const bti_map_kind_class[BTI_MAP_KINDS] = {"ki", "ka", "kf", "kn",
                                                        "kg", "kl", "ks", "ko"};
 
+/* The tensor that `id` is made again for; 0: it is no copy. */
+static bti_tid original_of(const bti_program *p, bti_tid id) {
+    for (bti_tid i = 1; i <= p->tensors; i++)
+        if (p->tensor[i].replay == id) return i;
+    return 0;
+}
+
 /* Gradients of activations are named after what they are of: "d hidden". */
-bti_map_kind bti_map_kind_of(const bti_tensor *t) {
+bti_map_kind bti_map_kind_of(const bti_program *p, bti_tid id) {
+    bti_tid of = original_of(p, id);
+    const bti_tensor *t = &p->tensor[of ? of : id];
     if (t->kind == BTI_KIND_LOGITS) return BTI_MAP_LOGITS;
     if (t->kind == BTI_KIND_WORKSPACE) return BTI_MAP_SCRATCH;
     if (strncmp(t->name, "d ", 2) == 0) return BTI_MAP_GRADIENT;
@@ -52,14 +61,12 @@ bti_map_kind bti_map_kind_of(const bti_tensor *t) {
     }
 }
 
-/* The class of a copy is that of the tensor it is made again for. */
-static bti_tid original_of(const bti_program *p, bti_tid id) {
-    for (bti_tid i = 1; i <= p->tensors; i++)
-        if (p->tensor[i].replay == id) return i;
-    return 0;
-}
-
 int bti_map_is_again(const bti_program *p, bti_tid id) { return original_of(p, id) != 0; }
+
+int32_t bti_map_layer(const bti_program *p, bti_tid id) {
+    bti_tid of = original_of(p, id);
+    return p->tensor[of ? of : id].layer;
+}
 
 int bti_map_is_drawn(const bti_tensor *t) {
     return t->region == BTI_REGION_DYNAMIC && t->first >= 0 && t->bytes > 0;
@@ -206,7 +213,7 @@ static void put_column(bti_text *t, const bti_session *s) {
     }
     if ((double)p->budget > a.most || p->budget == 0) return; /* far above: the title tells it */
     double y = to_y(&a, (double)p->budget);
-    line(t, "budget", COLUMN_LEFT - 14, y, COLUMN_RIGHT + 14, y);
+    line(t, "budget", COLUMN_LEFT - 4, y, COLUMN_RIGHT + 14, y);
     bti_format_bytes(p->budget, bytes);
     snprintf(text, sizeof text, "budget %s", bytes);
     label(t, "over", COLUMN_RIGHT + 14, y - 5, "end", text);
@@ -222,8 +229,8 @@ static double to_x(const bti_program *p, double op) {
 static void put_tensor(bti_text *t, const bti_program *p, bti_tid id, const bytes_axis *a) {
     const bti_tensor *x = &p->tensor[id];
     bti_tid of = original_of(p, id);
-    bti_map_kind kind = bti_map_kind_of(of ? &p->tensor[of] : x);
-    int32_t layer = of ? p->tensor[of].layer : x->layer;
+    bti_map_kind kind = bti_map_kind_of(p, id);
+    int32_t layer = bti_map_layer(p, id);
     char bytes[32], class[16];
     double left = to_x(p, x->first), right = to_x(p, x->last + 1);
     double low = to_y(a, (double)x->address), high = to_y(a, (double)(x->address + x->bytes));
@@ -322,10 +329,8 @@ static void put_panel(bti_text *t, const bti_session *s) {
 static void put_legend(bti_text *t, const bti_program *p) {
     int there[BTI_MAP_KINDS] = {0};
     double x = MARGIN;
-    for (bti_tid i = 1; i <= p->tensors; i++) {
-        bti_tid of = original_of(p, i);
-        if (bti_map_is_drawn(&p->tensor[i])) there[bti_map_kind_of(&p->tensor[of ? of : i])] = 1;
-    }
+    for (bti_tid i = 1; i <= p->tensors; i++)
+        if (bti_map_is_drawn(&p->tensor[i])) there[bti_map_kind_of(p, i)] = 1;
     for (int k = 0; k < BTI_MAP_KINDS; k++) {
         if (!there[k]) continue;
         box(t, bti_map_kind_class[k], x, 92, 14, 14);

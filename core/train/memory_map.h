@@ -23,9 +23,12 @@ extern const char *const bti_map_kind_name[BTI_MAP_KINDS]; /* for people */
 extern const char
     *const bti_map_kind_class[BTI_MAP_KINDS]; /* of its rectangle in the style sheet */
 
-bti_map_kind bti_map_kind_of(const bti_tensor *t);
+/* Of a copy that backward makes: that of the tensor it stands for. */
+bti_map_kind bti_map_kind_of(const bti_program *p, bti_tid id);
 /* Is tensor `id` a forward tensor that backward makes again? */
 int bti_map_is_again(const bti_program *p, bti_tid id);
+/* Whose part it is, counted over both stacks; -1: of none. */
+int32_t bti_map_layer(const bti_program *p, bti_tid id);
 /* Has it a rectangle: bytes in the dynamic region, and an op that touches it? */
 int bti_map_is_drawn(const bti_tensor *t);
 
