@@ -596,17 +596,11 @@ static bt_status pick(const bt_host *host, int index, const bt_open_options *opt
                           "opencl:%d: there are %d OpenCL devices, numbered from 0; bantam devices "
                           "lists them",
                           index, board_count);
-    const int automatic = options != NULL && options->automatic;
-    for (int i = 0; automatic && i < board_count; i++) /* the first GPU that may be used */
-        if (!(boards[i].type & CL_DEVICE_TYPE_CPU) && refusal(boards[i].id) == NULL) {
-            *out = &boards[i];
-            return BT_OK;
-        }
     btcl_board *board = &boards[index];
     btcl_device_text(board->id, CL_DEVICE_NAME, name, sizeof name);
     const char *why = refusal(board->id);
     if (why != NULL) return btcl_failf(host, BT_EDEVICE, "opencl:%d, %s: %s", index, name, why);
-    if (automatic && (board->type & CL_DEVICE_TYPE_CPU))
+    if (options != NULL && options->automatic && (board->type & CL_DEVICE_TYPE_CPU))
         return btcl_failf(host, BT_EUSAGE,
                           "opencl:%d, %s: a CPU, which is used through OpenCL only when asked for",
                           index, name);
