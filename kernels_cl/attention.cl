@@ -16,7 +16,7 @@
 #define RK (AT / TK)
 #define RC (AD / TK)
 
-#if AWG >= 16
+#if AWG >= 32
 #define AUNROLL _Pragma("unroll")
 #else
 #define AUNROLL

@@ -11,7 +11,7 @@
 #define RM (TILE / GM)
 #define RN (TILE / GN)
 
-#if GWG >= 16
+#if GWG >= 32
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL /* a work-item makes so much that loops stay loops */
