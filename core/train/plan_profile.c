@@ -110,10 +110,13 @@ static const bti_model *model_of(const bti_prober *p, const bti_probe *q) {
     return q->level == BTI_LEVEL_SEGMENTS ? p->model : &p->few;
 }
 
-static bt_status emit(bti_prober *p, const bti_probe *q, const bti_shape *shape) {
+/* `odd`: where edges are looked at, the layers that keep all. */
+static bt_status emit(bti_prober *p, const bti_probe *q, const bti_shape *shape, int odd) {
     const bti_model *m = model_of(p, q);
     int64_t chunk = q->logit_rows < shape->rows[1] ? q->logit_rows : shape->rows[1];
     bti_level_fill(m, q->level, 0, m->layers, q->segment, p->keep);
+    for (int32_t i = odd ? 0 : 1; q->edges && i < m->layers; i += 2)
+        bti_level_fill(m, BTI_LEVEL_CHEAP, i, i + 1, 0, p->keep);
     bti_step step = {.model = m,
                      .places = q->places,
                      .shape = *shape,
@@ -190,18 +193,29 @@ static bt_status take_arrays(bti_prober *p, bti_profile *out) {
     return BT_OK;
 }
 
-bt_status bti_prober_run(bti_prober *p, const bti_probe *q, bti_profile *out) {
-    int all = q->level == BTI_LEVEL_SEGMENTS;
-    BT_TRY(take_arrays(p, out));
-    BT_TRY(emit(p, q, &q->caps));
-    BT_TRY(count_bytes(p, q, out));
-    BT_TRY(emit(p, q, &q->mean));
-    count_seconds(p, q, out);
+static void hand_over(const bti_prober *p, const bti_probe *q, bti_profile *out, int32_t step,
+                      int32_t first) {
     for (int32_t i = 0; i < p->model->layers; i++) {
-        int32_t from = all ? i : p->stands_for[i];
+        int32_t from = q->level == BTI_LEVEL_SEGMENTS ? i : p->stands_for[i];
+        if (from % step != first) continue;
         out->kept[i] = p->kept[from];
         out->peak[i] = p->peak[from];
         out->seconds[i] = p->seconds[from];
     }
+}
+
+bt_status bti_prober_run(bti_prober *p, const bti_probe *q, bti_profile *out) {
+    BT_TRY(take_arrays(p, out));
+    for (int odd = 0; q->edges && odd < 2; odd++) {
+        BT_TRY(emit(p, q, &q->caps, odd));
+        BT_TRY(count_bytes(p, q, out));
+        hand_over(p, q, out, 2, odd);
+    }
+    if (q->edges) return BT_OK;
+    BT_TRY(emit(p, q, &q->caps, 0));
+    BT_TRY(count_bytes(p, q, out));
+    BT_TRY(emit(p, q, &q->mean, 0));
+    count_seconds(p, q, out);
+    hand_over(p, q, out, 1, 0);
     return BT_OK;
 }
