@@ -65,7 +65,7 @@ static void add_choice(grid *g, bti_choice c) {
 }
 
 /* Levels: one for all layers, two in any proportion, segments. */
-static void add_levels(grid *g, bti_choice c) {
+static void add_levels(grid *g, bti_choice c, int middle) {
     int32_t layers = g->p->model->layers;
     c.level = c.rest = BTI_LEVEL_NONE;
     c.layers = c.segment = 0;
@@ -73,6 +73,7 @@ static void add_levels(grid *g, bti_choice c) {
     for (int level = 1; level <= BTI_LEVEL_SEGMENTS; level++)
         for (int rest = 0; rest < level && rest < BTI_LEVEL_SEGMENTS; rest++)
             for (int32_t n = 1; n <= layers; n += STEP) {
+                if (level == BTI_LEVEL_SEGMENTS && middle) continue;
                 c.level = (bti_level)level;
                 c.rest = (bti_level)rest;
                 c.layers = n;
@@ -93,7 +94,8 @@ static grid every_choice(const problem *p) {
                 rows = rows / parts + 1;
                 add_levels(&g, (bti_choice){.parts = parts,
                                             .logit_rows = chunk[i],
-                                            .slice_rows = slice == 1 ? 0 : (rows + slice - 1) / slice});
+                                            .slice_rows = slice == 1 ? 0 : (rows + slice - 1) / slice},
+                           slice == 4);
             }
     return g;
 }

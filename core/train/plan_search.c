@@ -18,8 +18,8 @@
  * last few are for what fits in no other way, one sentence a micro-batch. */
 static const int64_t chunk_rows[] = {1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
 enum { CHUNKS = 11, CHUNKS_ANY = 6 };
-static const int32_t segment_layers[] = {2, 3, 4, 6, 8};
-enum { SEGMENTS = 5, MIXED = BTI_LEVEL_SEGMENTS, SLICES = 5 };
+static const int32_t segment_layers[] = {2, 3, 4, 6};
+enum { SEGMENTS = 4, MIXED = BTI_LEVEL_SEGMENTS, SLICES = 5 };
 /* Numbers of micro-batches that are tried, candidates that are held. */
 enum { MOST_SETS = 48, HELD = 2048, SMALLEST = 8 };
 #define NEARLY 1.01 /* times within it are alike */
@@ -339,8 +339,9 @@ static bt_status fill(pick *k, set *t) {
         for (int level = 0; level < MIXED; level++)
             if (!some || level == (int)fixed.level || level == (int)fixed.rest)
                 BT_TRY(probe_level(k, t, level, slice));
+        /* With segments blocks are whole or in the smallest slices: memory is short then. */
         for (int i = 0; !some && i < SEGMENTS && segment_layers[i] <= longest; i++)
-            BT_TRY(probe_segments(k, t, i, slice));
+            if (slice == 0 || slice + 1 == t->slices) BT_TRY(probe_segments(k, t, i, slice));
     }
     return BT_OK;
 }
