@@ -56,7 +56,7 @@ bleu() { # BEAM
     newest=$(ls "$out"/checkpoint-*.safetensors | tail -1)
     "$bantam" translate "$newest" --beam "$1" --input "$data/test_2016_flickr.de" --output "$work/test.$1.en" \
         2>>"$work/train.txt"
-    "$bantam" score "$work/test.$1.en" "$data/test_2016_flickr.en" | sed 's/.* = \([0-9.]*\) .*/\1/'
+    "$bantam" score "$work/test.$1.en" "$data/test_2016_flickr.en" | sed "s/^[^=]*= \([0-9.]*\) .*/\1/"
 }
 
 # Updates, and target tokens a second over the updates themselves.
