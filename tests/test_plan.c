@@ -298,7 +298,6 @@ END_TEST
 
 static void add(TCase *tc) {
     far_register();
-    if (getenv("ONLY")) { tcase_set_timeout(tc, 0); add_plan_search(tc); return; }
     tcase_add_test(tc, waste);
     tcase_add_test(tc, heaps);
     tcase_add_test(tc, smaller_shapes);
