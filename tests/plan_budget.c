@@ -223,7 +223,7 @@ START_TEST(huge) {
     s.sentence = mk_sentences(128, fifty, fifty, 250002, 3);
     s.sentences = 128;
     s.no_init = 1;
-    s.plan.budget = (uint64_t)11 << 30;
+    s.plan.budget = (uint64_t)8 << 30;
     mk_model m = mk_open(&s);
     uint64_t table = (uint64_t)6400 * 250002 * 4;
     for (bti_tid i = 1; i <= m.plan->step->tensors; i++) {

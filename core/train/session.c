@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/data/unknown.h"
 #include "core/train/distinct.h"
+#include "core/train/plan_file.h"
 #include "core/train/rates.h"
 #include "core/train/validation.h"
 
@@ -335,6 +336,14 @@ static bt_status plan_validation(bti_session *s, const bti_run_plan *alone,
     }
 }
 
+/* The plan that the run began with; without a good one another is searched. */
+static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
+    if (!bti_file_exists(path)) return 0;
+    if (bti_plan_file_read(path, s->dev->info.name, s->model->layers, out) == BT_OK) return 1;
+    bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
+    return 0;
+}
+
 static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     bti_plan_options options = {
         .recompute = s->cfg->memory.recompute, .force_recompute_layers = -1, .force_compact = -1};
@@ -349,6 +358,8 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     bti_rates rates;
     bti_rates_get(s->dev, &rates);
     options.rates = &rates;
+    bti_choice kept;
+    if (o->kept != NULL && read_kept(s, o->kept, &kept)) options.wanted = &kept;
     bti_run_plan *alone;
     BT_TRY(bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &alone));
     if (s->valid == NULL) {

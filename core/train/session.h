@@ -23,7 +23,8 @@ typedef struct bti_session {
 typedef struct bti_session_options {
     const char *device, *memory; /* NULL: auto, the run file's limit */
     int threads;
-    int64_t updates;                   /* 0: as the run file says */
+    const char *kept; /* the plan of the run that is gone on with, see plan_file.h; may be NULL */
+    int64_t updates;  /* 0: as the run file says */
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
