@@ -399,6 +399,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s) {
     if (s == NULL) return;
     bti_run_plan_free(s->plan);
+    bti_workload_clear(&s->workload);
     bti_model_free(s->model);
     bti_device_close(s->dev);
     bti_batcher_free(s->batcher);
