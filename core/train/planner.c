@@ -107,16 +107,18 @@ double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out)
     return parts;
 }
 
-/* The caps of a choice, which may come with its own. */
+/* The caps of a choice, which may come with its own: from a run that saw smaller updates they may
+ * cut into more parts than it did, and grow then. */
 static bti_shape caps_of(const bti_search *s, const bti_choice *c) {
     bti_shape caps = bti_plan_caps(s, c->parts);
     if (c->sentences == 0) return caps;
-    caps.sentences = c->sentences;
+    bti_shape own = caps;
+    own.sentences = c->sentences;
     for (int i = 0; i < 2; i++) {
-        caps.rows[i] = max64(c->rows[i], s->w->longest[i]);
-        caps.distinct[i] = min64(caps.rows[i], s->m->vocab[i]);
+        own.rows[i] = max64(c->rows[i], s->w->longest[i]);
+        own.distinct[i] = min64(own.rows[i], s->m->vocab[i]);
     }
-    return caps;
+    return bti_workload_parts(s->w, &own, NULL) > c->parts ? caps : own;
 }
 
 /* ---- one choice -------------------------------------------------------------------------------

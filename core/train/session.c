@@ -213,16 +213,16 @@ bti_updates bti_session_updates(const bti_session *s) {
     uint32_t compact = bti_model_may_compact(s->model);
     int64_t vocab[2]; /* of the tables whose rows are worth counting */
     for (int i = 0; i < 2; i++) vocab[i] = compact >> i & 1 ? s->vocab[i] : 0;
-    return (bti_updates){.corpus = s->corpus,
-                         .vocab = {vocab[0], vocab[1]},
-                         .start =
-                             s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
-                         .lengths = {s->lengths[0], s->lengths[1]},
-                         .batch = c->training.batch,
-                         .unit = c->training.batch_unit,
-                         .seed = c->training.seed,
-                         .last = s->last_update,
-                         .max_length = c->data.max_length};
+    return (bti_updates){
+        .corpus = s->corpus,
+        .vocab = {vocab[0], vocab[1]},
+        .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
+        .lengths = {s->lengths[0], s->lengths[1]},
+        .batch = c->training.batch,
+        .unit = c->training.batch_unit,
+        .seed = c->training.seed,
+        .last = s->run_end, /* the plan is the same wherever this part of it ends */
+        .max_length = c->data.max_length};
 }
 
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out) {
