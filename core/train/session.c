@@ -210,12 +210,10 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
 
 bti_updates bti_session_updates(const bti_session *s) {
     const bti_run_config *c = s->cfg;
-    uint32_t compact = bti_model_may_compact(s->model);
-    int64_t vocab[2]; /* of the tables whose rows are worth counting */
-    for (int i = 0; i < 2; i++) vocab[i] = compact >> i & 1 ? s->vocab[i] : 0;
+    bti_tie tie = c->model.tie; /* gradients of tied tables are not compact: nothing to count */
     return (bti_updates){
         .corpus = s->corpus,
-        .vocab = {vocab[0], vocab[1]},
+        .vocab = {tie == BTI_TIE_ALL ? 0 : s->vocab[0], tie == BTI_TIE_NONE ? s->vocab[1] : 0},
         .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
         .lengths = {s->lengths[0], s->lengths[1]},
         .batch = c->training.batch,
