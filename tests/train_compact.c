@@ -1,6 +1,9 @@
 /* Compact gradients of tables compute what whole ones do: DESIGN.md 3.9. */
+#include "core/data/batcher.h"
 #include "core/train/checkpoint.h"
+#include "core/train/distinct.h"
 #include "tests/kit.h"
+#include "tests/toy.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"
 
@@ -192,6 +195,53 @@ START_TEST(resumed) {
 }
 END_TEST
 
+/* What an update feeds to each side has as many distinct ids as plain counting finds. */
+START_TEST(distinct_ids) {
+    enum { VOCAB = 90, START = 1 };
+    static const int64_t sizes[] = {1, 7, 101}, vocab[2] = {VOCAB, VOCAB};
+    char *text[2] = {toy_text(101, 0), toy_text(101, 1)};
+    toy_place p;
+    bti_corpus *c;
+    toy_place_init(&p, text[0], text[1]);
+    kit_ok(toy_place_open(&p, &c));
+    free(text[0]);
+    free(text[1]);
+    for (int i = 0; i < 3; i++) {
+        bti_batcher *b;
+        bti_distinct d;
+        int64_t count, epoch = 0, most[2] = {0, 0};
+        const int64_t *pairs;
+        kit_ok(bti_batcher_new(c, sizes[i], BTI_BATCH_SENTENCES, 1, &b));
+        kit_ok(bti_distinct_new(vocab, START, &d));
+        for (int64_t u = 1; epoch < 3; u++) {
+            char seen[2][VOCAB] = {{0}};
+            kit_ok(bti_batcher_get(b, u, &pairs, &count, &epoch));
+            bti_distinct_update(&d);
+            for (int64_t k = 0; k < count; k++) {
+                int64_t n;
+                bti_distinct_pair(&d, c, pairs[k]);
+                const int32_t *x = bti_corpus_source(c, pairs[k], &n);
+                for (int64_t j = 0; j < n; j++) seen[0][x[j]] = 1;
+                x = bti_corpus_target(c, pairs[k], &n);
+                for (int64_t j = 0; j < n; j++) seen[1][j ? x[j - 1] : START] = 1;
+            }
+            for (int side = 0; side < 2; side++) {
+                int64_t n = 0;
+                for (int id = 0; id < VOCAB; id++) n += seen[side][id];
+                if (n > most[side]) most[side] = n;
+            }
+        }
+        for (int side = 0; side < 2; side++) {
+            ck_assert_int_gt(most[side], 3);
+            ck_assert_int_eq(bti_distinct_most(&d, side), most[side]);
+        }
+        bti_distinct_free(&d);
+        bti_batcher_free(b);
+    }
+    bti_corpus_free(c);
+}
+END_TEST
+
 void add_train_compact(TCase *tc) {
     tcase_add_loop_test(tc, exact, 0, 3);
     tcase_add_test(tc, ties);
@@ -199,4 +249,5 @@ void add_train_compact(TCase *tc) {
     tcase_add_test(tc, small_vocabulary);
     tcase_add_test(tc, bytes);
     tcase_add_test(tc, resumed);
+    if (strcmp(kit_backend(), "ref") == 0) tcase_add_test(tc, distinct_ids);
 }
