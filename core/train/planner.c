@@ -65,6 +65,18 @@ double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out)
     return parts;
 }
 
+/* The caps of a choice, which may come with its own. */
+static bti_shape caps_of(const bti_search *s, const bti_choice *c) {
+    bti_shape caps = bti_plan_caps(s, c->parts);
+    if (c->sentences == 0) return caps;
+    caps.sentences = c->sentences;
+    for (int i = 0; i < 2; i++) {
+        caps.rows[i] = max64(c->rows[i], s->w->longest[i]);
+        caps.distinct[i] = min64(caps.rows[i], s->m->vocab[i]);
+    }
+    return caps;
+}
+
 /* ---- one choice -------------------------------------------------------------------------------
  */
 
@@ -166,7 +178,7 @@ static bt_status predict(bti_search *s, const bti_choice *c, bti_run_plan *plan)
 
 bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
     plan->choice = *c;
-    plan->caps = bti_plan_caps(s, c->parts);
+    plan->caps = caps_of(s, c);
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
     plan->choices.slice_rows = c->slice_rows;
     plan->choices.compact = s->compact;

@@ -25,6 +25,7 @@ typedef struct bti_workload {
  * layers keep, rows of a chunk of the output layer and of a slice of feed-forward blocks. */
 typedef struct bti_choice {
     int64_t parts;
+    int64_t sentences, rows[2]; /* caps of a choice that is kept; 0: what the parts need */
     bti_level level, rest; /* of the first `layers` layers, over both stacks, and of the others */
     int32_t layers;
     int32_t segment; /* layers of a segment, with level SEGMENTS */

@@ -64,7 +64,7 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     bti_distinct distinct;
     bti_batcher *b;
     BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
-    bt_status status = bti_distinct_new(u->vocab, u->start, &distinct);
+    bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
     if (status == BT_OK) status = scan(u, b, &distinct, w, s);
     for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
     bti_distinct_free(&distinct);
