@@ -217,7 +217,7 @@ bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
                      .batch = c->training.batch,
                      .unit = c->training.batch_unit,
                      .seed = c->training.seed,
-                     .last = s->last_update,
+                     .last = s->run_end, /* the plan is the same wherever this part of it ends */
                      .max_length = c->data.max_length};
     for (int i = 0; i < 2; i++)
         if (compact >> i & 1) u.counted[i] = s->model->vocab[i];
@@ -314,7 +314,7 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
 
 /* The plan that the run began with; without a good one another is searched. */
 static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
-    if (!bti_file_exists(path)) return 0;
+    if (path == NULL || !bti_file_exists(path)) return 0;
     if (bti_plan_file_read(path, s->dev->info.name, s->model->layers, out) == BT_OK) return 1;
     bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
     return 0;
@@ -330,7 +330,7 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
     bti_plan_options options = bti_session_plan_options(s);
     bti_choice kept;
-    if (o->kept != NULL && read_kept(s, o->kept, &kept)) options.wanted = &kept;
+    if (read_kept(s, o->kept, &kept)) options.wanted = &kept;
     return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
                             &s->plan);
 }
@@ -398,6 +398,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s) {
     if (s == NULL) return;
     bti_run_plan_free(s->plan);
+    bti_workload_clear(&s->workload);
     bti_model_free(s->model);
     bti_device_close(s->dev);
     bti_batcher_free(s->batcher);

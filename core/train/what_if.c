@@ -32,7 +32,7 @@ static bti_needs needs_of(const bti_run_plan *p, int32_t layers) {
 bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs *out) {
     bti_model *m = NULL;
     bti_run_plan *plan = NULL;
-    bti_workload workload;
+    bti_workload workload = {0};
     bti_plan_options options = bti_session_plan_options(s);
     BT_TRY(bti_model_new(&w->model, w->vocab[0], w->vocab[1], BT_F32, &m));
     bti_updates updates = bti_session_updates(s, m);
@@ -54,5 +54,6 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     }
     bti_run_plan_free(plan);
     bti_model_free(m);
+    bti_workload_clear(&workload);
     return status;
 }

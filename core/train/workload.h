@@ -21,7 +21,7 @@ typedef struct bti_updates {
 } bti_updates;
 
 /* Counts the first updates. With a shorter max_length than the corpus has, updates are formed as
- * without. */
+ * without. The caller clears the workload. */
 bt_status bti_workload_measure(const bti_updates *u, bti_workload *out);
 
 /* Pairs that a limit of `max_length` tokens a side would cut, and the line of the first. */
