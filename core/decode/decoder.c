@@ -7,6 +7,7 @@
 /* Tokens a sentence that room is planned for, beside one of full length. */
 #define PLANNED_SOURCE 64
 #define PLANNED_TARGET 48
+#define LOGIT_ROWS 256
 
 struct bti_decoder {
     bti_decoder_config cfg;
@@ -14,6 +15,7 @@ struct bti_decoder {
     bti_places places;
     bti_decode_staging staging; /* offsets in the region, `base` included */
     uint64_t base;
+    int64_t tile; /* of the device's stable rows; 0: none */
     bti_decode_shape caps;
     bti_layout layout;
     bti_program *plan, *program;
@@ -46,13 +48,13 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     int64_t source = length + (batch - 1) * min64(length, PLANNED_SOURCE);
     int64_t cache = beam * (length + (batch - 1) * min64(length, PLANNED_TARGET));
     bti_decode_shape s = {.sentences = batch,
-                          .source_rows = BTI_ROUND_TILE(source),
+                          .source_rows = bti_round_tile(source, d->tile),
                           .hypotheses = batch * beam,
-                          .hypothesis_rows = BTI_ROUND_TILE(batch * beam),
+                          .hypothesis_rows = bti_round_tile(batch * beam, d->tile),
                           .steps = length,
-                          .cache_rows = cache + BTI_DECODE_TILE,
+                          .cache_rows = cache + d->tile,
                           .candidates = min64(2 * beam, d->model->vocab[1])};
-    s.logit_rows = min64(s.hypothesis_rows, 8 * BTI_DECODE_TILE);
+    s.logit_rows = d->tile > 0 ? d->tile : min64(s.hypothesis_rows, LOGIT_ROWS);
     return s;
 }
 
@@ -78,6 +80,7 @@ bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const
     d->model = m;
     d->places = *places;
     d->base = staging;
+    d->tile = info->row_tile;
     d->caps = caps_for(d, batch);
     bti_decode_staging_plan(&d->caps, align, &d->staging);
     for (int i = 0; i < BTI_DECODE_TABLES; i++) d->staging.at[i] += staging;
@@ -164,7 +167,7 @@ int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source,
         rows += source[i]->count;
         cache += d->cfg.beam * limit_of(d, source[i]->count);
         if (i > from &&
-            (rows > d->caps.source_rows || cache + BTI_DECODE_TILE > d->caps.cache_rows))
+            (rows > d->caps.source_rows || cache + d->tile > d->caps.cache_rows))
             break;
     }
     return i - from;
@@ -204,8 +207,9 @@ static int64_t stage_source(bti_decoder *d, const bti_source *const *source, int
             rowpos[2 * row + 1] = (int32_t)j;
         }
     }
-    fill_tile(ids, rowpos, row, BTI_ROUND_TILE(row));
-    return BTI_ROUND_TILE(row);
+    int64_t rows = bti_round_tile(row, d->tile);
+    fill_tile(ids, rowpos, row, rows);
+    return rows;
 }
 
 /* Tables of a step: newest symbols, positions, and the cache rows that each hypothesis descends
@@ -225,7 +229,7 @@ static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_
         sequence(table(d, BTI_DECODE_SEQ_CROSS) + i * BT_SEQ_COLS, i, 1, d->source_row[s],
                  d->source_count[s], at);
     }
-    fill_tile(ids, rowpos, live->count, BTI_ROUND_TILE(live->count));
+    fill_tile(ids, rowpos, live->count, bti_round_tile(live->count, d->tile));
     memcpy(table(d, BTI_DECODE_KIDX), new, (size_t)(live->count * steps) * sizeof *new);
 }
 
@@ -236,7 +240,7 @@ static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sen
     shape.sentences = sentences;
     shape.source_rows = source_rows;
     shape.hypotheses = live->count;
-    shape.hypothesis_rows = BTI_ROUND_TILE(live->count);
+    shape.hypothesis_rows = bti_round_tile(live->count, d->tile);
     shape.cache_row = cache_row;
     stage_step(d, live, cache_row);
     bt_dev *dev = d->arena->dev;

@@ -136,8 +136,7 @@ static bt_status plan(bt_translator *t) {
     char a[32], b[32];
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
     t->places = (bti_places){.position_rows = t->cfg->data.max_length};
-    BT_TRY(t->with_losses ? bti_device_warm(t->dev, t->model, 4096, 256)
-                          : bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
+    BT_TRY(bti_device_warm(t->dev, t->model, t->with_losses ? 4096 : 0, 256));
     BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &budget, &runtime));
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
     for (;; batch /= 2) {

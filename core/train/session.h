@@ -42,7 +42,8 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out);
  * whichever is more). Also gives the bytes held outside any arena. */
 bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, uint64_t *budget,
                             uint64_t *runtime);
-/* Warms the device's libraries for products of up to `rows` rows of this model. */
+/* Warms the device's libraries for products of this model: of decoding, and with `rows` > 0 of
+ * training with up to so many rows. */
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows);
 
 #endif
