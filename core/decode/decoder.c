@@ -29,6 +29,7 @@ struct bti_decoder {
     int32_t *source_row; /* where each sentence of the batch begins, and its rows */
     int32_t *source_count;
     int32_t *limit;
+    bti_hypothesis *result; /* nbest */
 };
 
 void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, int32_t unk,
@@ -58,12 +59,14 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     return s;
 }
 
+static int32_t nbest_of(const bti_decoder *d) { return d->cfg.nbest > 0 ? d->cfg.nbest : 1; }
+
 static bti_beam_config beam_config(const bti_decoder *d) {
     return (bti_beam_config){.beam = d->cfg.beam,
                              .candidates = (int32_t)d->caps.candidates,
                              .end = d->cfg.end,
                              .length_penalty = d->cfg.length_penalty,
-                             .nbest = 1,
+                             .nbest = nbest_of(d),
                              .max_sentences = (int32_t)d->caps.sentences,
                              .max_length = (int32_t)d->caps.steps};
 }
@@ -114,6 +117,7 @@ void bti_decoder_free(bti_decoder *d) {
     bti_free(d->source_row);
     bti_free(d->source_count);
     bti_free(d->limit);
+    bti_free(d->result);
     bti_program_free(d->plan);
     bti_program_free(d->program);
     bti_free(d->scratch);
@@ -127,7 +131,8 @@ uint64_t bti_decoder_host_bytes(const bti_decoder *d) {
     bti_beam_config beam = beam_config(d);
     uint64_t hyps = (uint64_t)d->caps.hypothesis_rows;
     return bti_beam_bytes(&beam) + d->staging.bytes + hyps * (uint64_t)d->caps.candidates * 8 +
-           2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12;
+           2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12 +
+           (uint64_t)nbest_of(d) * sizeof *d->result;
 }
 
 bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
@@ -144,8 +149,9 @@ bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
     d->source_row = bti_alloc(n, sizeof *d->source_row);
     d->source_count = bti_alloc(n, sizeof *d->source_count);
     d->limit = bti_alloc(n, sizeof *d->limit);
+    d->result = bti_alloc((size_t)nbest_of(d), sizeof *d->result);
     if (d->value == NULL || d->id == NULL || d->history[0] == NULL || d->history[1] == NULL ||
-        d->source_row == NULL || d->source_count == NULL || d->limit == NULL)
+        d->source_row == NULL || d->source_count == NULL || d->limit == NULL || d->result == NULL)
         return BT_ENOMEM;
     BT_TRY(arena->dev->ops->host_alloc(arena->dev, d->staging.bytes, &host));
     d->host = host;
@@ -166,9 +172,7 @@ int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source,
     for (; i < n && i - from < d->caps.sentences; i++) {
         rows += source[i]->count;
         cache += d->cfg.beam * limit_of(d, source[i]->count);
-        if (i > from &&
-            (rows > d->caps.source_rows || cache + d->tile > d->caps.cache_rows))
-            break;
+        if (i > from && (rows > d->caps.source_rows || cache + d->tile > d->caps.cache_rows)) break;
     }
     return i - from;
 }
@@ -275,9 +279,17 @@ bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64
         cache_row += live.count;
         BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && best != NULL; i++) {
+        const bti_hypothesis *result;
         int32_t count;
-        BT_TRY(bti_beam_results(d->beam, (int32_t)i, &best[i], &count));
+        BT_TRY(bti_decoder_results(d, i, &result, &count));
+        best[i] = result[0];
     }
     return BT_OK;
+}
+
+bt_status bti_decoder_results(bti_decoder *d, int64_t i, const bti_hypothesis **out,
+                              int32_t *count) {
+    *out = d->result;
+    return bti_beam_results(d->beam, (int32_t)i, d->result, count);
 }
