@@ -51,6 +51,7 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     bti_decode_shape s = {.sentences = batch,
                           .source_rows = bti_round_tile(source, d->tile),
                           .hypotheses = batch * beam,
+                          .live_sentences = batch,
                           .hypothesis_rows = bti_round_tile(batch * beam, d->tile),
                           .steps = length,
                           .cache_rows = cache + d->tile,
@@ -217,10 +218,12 @@ static int64_t stage_source(bti_decoder *d, const bti_source *const *source, int
 }
 
 /* Tables of a step: newest symbols, positions, and the cache rows that each hypothesis descends
- * from; this step's rows begin at `cache_row`. */
-static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_row) {
+ * from; this step's rows begin at `cache_row`. Gives how many sentences are live: their hypotheses
+ * lie together. */
+static int64_t stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_row) {
     int32_t *ids = table(d, BTI_DECODE_IDS), *rowpos = table(d, BTI_DECODE_ROWPOS);
-    int64_t steps = d->caps.steps, at = live->step;
+    int32_t *kidx = table(d, BTI_DECODE_KIDX), *cross = table(d, BTI_DECODE_SEQ_CROSS);
+    int64_t steps = d->caps.steps, at = live->step, sentences = 0;
     int32_t *old = d->history[(at + 1) % 2], *new = d->history[at % 2];
     for (int64_t i = 0; i < live->count; i++) {
         int32_t s = live->sentence[i], *rows = new + i *steps;
@@ -229,12 +232,15 @@ static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_
         rowpos[2 * i + 1] = (int32_t)at;
         if (live->row[i] >= 0) memcpy(rows, old + live->row[i] * steps, (size_t)at * sizeof *rows);
         rows[at] = (int32_t)(cache_row + i);
+        memcpy(kidx + i * (at + 1), rows, (size_t)(at + 1) * sizeof *rows);
         sequence(table(d, BTI_DECODE_SEQ_SELF) + i * BT_SEQ_COLS, i, 1, 0, at + 1, at);
-        sequence(table(d, BTI_DECODE_SEQ_CROSS) + i * BT_SEQ_COLS, i, 1, d->source_row[s],
-                 d->source_count[s], at);
+        if (i == 0 || s != live->sentence[i - 1])
+            sequence(cross + sentences++ * BT_SEQ_COLS, i, 0, d->source_row[s], d->source_count[s],
+                     at);
+        cross[(sentences - 1) * BT_SEQ_COLS + BT_SEQ_QUERY_COUNT]++;
     }
     fill_tile(ids, rowpos, live->count, bti_round_tile(live->count, d->tile));
-    memcpy(table(d, BTI_DECODE_KIDX), new, (size_t)(live->count * steps) * sizeof *new);
+    return sentences;
 }
 
 static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sentences,
@@ -246,11 +252,12 @@ static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sen
     shape.hypotheses = live->count;
     shape.hypothesis_rows = bti_round_tile(live->count, d->tile);
     shape.cache_row = cache_row;
-    stage_step(d, live, cache_row);
+    shape.live_sentences = stage_step(d, live, cache_row);
+    shape.steps = live->step + 1;
     bt_dev *dev = d->arena->dev;
     bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base);
     uint64_t used = d->staging.at[BTI_DECODE_KIDX] - d->base +
-                    (uint64_t)(live->count * d->caps.steps) * sizeof(int32_t);
+                    (uint64_t)(live->count * shape.steps) * sizeof(int32_t);
     const bt_dev_ops *ops = dev->ops;
     BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host, used));
     BT_TRY(bti_model_emit_decode(d->program, d->model, &d->places, &d->staging, &shape,

@@ -28,6 +28,10 @@ static void table_size(const bti_decode_shape *s, int table, int64_t *rows, int6
         *rows = s->hypothesis_rows;
         *cols = 2;
         break;
+    case BTI_DECODE_SEQ_CROSS:
+        *rows = s->live_sentences;
+        *cols = BT_SEQ_COLS;
+        break;
     case BTI_DECODE_KIDX:
         *cols = s->steps;
         break;

@@ -25,7 +25,7 @@ typedef enum bti_decode_table {
     BTI_DECODE_IDS,           /* hypothesis rows x 1 */
     BTI_DECODE_ROWPOS,        /* hypothesis rows x 2 */
     BTI_DECODE_SEQ_SELF,      /* hypotheses x BT_SEQ_COLS */
-    BTI_DECODE_SEQ_CROSS,     /* hypotheses x BT_SEQ_COLS */
+    BTI_DECODE_SEQ_CROSS,     /* live sentences x BT_SEQ_COLS: their hypotheses share the keys */
     BTI_DECODE_KIDX,          /* hypotheses x steps: cache rows */
     BTI_DECODE_TABLES
 } bti_decode_table;
@@ -34,11 +34,12 @@ typedef enum bti_decode_table {
 typedef struct bti_decode_shape {
     int64_t sentences, source_rows;
     int64_t hypotheses, hypothesis_rows;
-    int64_t steps;      /* columns of kidx */
-    int64_t cache_rows; /* of each cache, a tile to spare included */
-    int64_t cache_row;  /* where this step's rows go */
-    int64_t candidates; /* best symbols wanted for each hypothesis */
-    int64_t logit_rows; /* of a chunk of the output layer; where there is a row tile, that */
+    int64_t live_sentences; /* that have hypotheses in this step */
+    int64_t steps;          /* columns of kidx: steps up to this one */
+    int64_t cache_rows;     /* of each cache, a tile to spare included */
+    int64_t cache_row;      /* where this step's rows go */
+    int64_t candidates;     /* best symbols wanted for each hypothesis */
+    int64_t logit_rows;     /* of a chunk of the output layer; where there is a row tile, that */
 } bti_decode_shape;
 
 typedef struct bti_decode_staging {
