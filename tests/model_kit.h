@@ -24,6 +24,7 @@ typedef struct mk_setup {
     const bti_sentence *sentence; /* the plan bounds updates made of these */
     int64_t sentences;
     bti_plan_options plan;
+    const uint32_t *keep; /* kept classes of each layer instead of the plan's; may be NULL */
     bti_engine_settings engine;
     mk_watch *watch; /* may be NULL */
     int no_init;     /* weights stay zero */
@@ -48,7 +49,8 @@ mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
-/* All elements of a state region as doubles, in parameter order; malloc. */
+/* All elements of a state region as doubles, in parameter order, compact gradients at their ids;
+ * malloc. */
 double *mk_state(mk_model *m, bti_region region, int64_t *count);
 /* Largest |a - b| over the norm of b; NaN counts as infinite. */
 double mk_relative(const double *a, const double *b, int64_t n);

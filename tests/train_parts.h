@@ -4,8 +4,10 @@
 
 #include "tests/model_kit.h"
 
+void add_train_compact(TCase *tc);
 void add_train_fault(TCase *tc);
 void add_train_grad(TCase *tc);
+void add_train_levels(TCase *tc);
 void add_train_resume(TCase *tc);
 void add_train_split(TCase *tc);
 

@@ -64,8 +64,8 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
         bti_region region = g ? BTI_REGION_GRADIENTS : BTI_REGION_WEIGHTS;
         for (int32_t i = 0; i < t->count; i++) {
             const bti_param *q = &t->param[i];
-            bti_tid id =
-                bti_tensor_fixed(p, q->name, region, q->address, t->dtype, q->rows, q->cols);
+            bti_tid id = bti_tensor_fixed(p, q->name, region, g ? q->grad_address : q->address,
+                                          t->dtype, g ? q->grad_rows : q->rows, q->cols);
             if (i == 0 && g) b->grad0 = id;
             if (i == 0 && !g) b->weight0 = id;
         }
