@@ -20,7 +20,7 @@ struct bt_plan {
     int fits;
 };
 struct bt_translator {
-    int blocks;
+    int blocks, nbest;
 };
 
 static char *copy(const char *text) { return strdup(text); }
@@ -38,12 +38,41 @@ bt_status bt_run_keys(char **text) { return *text = copy("the keys\n"), BT_OK; }
 bt_status bt_devices_text(char **text) { return *text = copy("cpu: ready"), BT_OK; }
 bt_status bt_devices_json(char **json) { return *json = copy("{\"devices\": []}"), BT_OK; }
 
-bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory, bt_plan **out) {
+bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
     (void)run;
-    printf("plan for %s in %s\n", device ? device : "-", memory ? memory : "-");
+    printf("plan for %s in %s\n", o->device ? o->device : "-", o->memory ? o->memory : "-");
+    if (o->source_tokens)
+        printf("pairs of %d and %d\n", (int)o->source_tokens, (int)o->target_tokens);
     *out = malloc(sizeof **out);
-    (*out)->fits = memory == NULL;
+    (*out)->fits = o->memory == NULL;
     return BT_OK;
+}
+bt_status bt_plan_svg(const bt_plan *plan, const char *path) {
+    (void)plan;
+    return printf("map in %s\n", path) > 0 ? BT_OK : BT_EIO;
+}
+bt_status bt_plan_html(const bt_plan *plan, const char *path) {
+    (void)plan;
+    if (strcmp(path, "/full") == 0) return bti_fail(BT_EIO, "/full: no space");
+    return printf("page in %s\n", path) > 0 ? BT_OK : BT_EIO;
+}
+bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
+    (void)plan;
+    return *text = copy("7 pairs\n"), BT_OK;
+}
+bt_status bt_plan_largest_batch_json(const bt_plan *plan, char **json) {
+    (void)plan;
+    return *json = copy("{\"largest_batch\": 7}"), BT_OK;
+}
+bt_status bt_plan_sweep_text(const bt_plan *plan, const char *svg, char **text) {
+    (void)plan;
+    printf("curve in %s\n", svg ? svg : "-");
+    return *text = copy("a table\n"), BT_OK;
+}
+bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json) {
+    (void)plan;
+    (void)svg;
+    return *json = copy("{\"sweep\": []}"), BT_OK;
 }
 void bt_plan_free(bt_plan *plan) { free(plan); }
 int bt_plan_fits(const bt_plan *plan) { return plan->fits; }
@@ -106,6 +135,7 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *o,
                 o->beam, o->length_penalty, (long long)o->max_length, o->batch, o->threads,
                 o->device ? o->device : "-", o->memory ? o->memory : "-");
     *out = calloc(1, sizeof **out);
+    (*out)->nbest = o->nbest;
     return BT_OK;
 }
 void bt_translator_free(bt_translator *t) { free(t); }
@@ -117,7 +147,9 @@ bt_status bt_translate(bt_translator *t, const char *const *lines, size_t count,
         if (strcmp(lines[i], "FAIL") == 0) return bti_fail(BT_EDEVICE, "the device is lost");
         char *text = malloc(strlen(lines[i]) + 3);
         sprintf(text, "<%s>", lines[i]);
-        bt_status status = sink(user, i, text, -0.5);
+        bt_status status = BT_OK;
+        for (int k = 0; k < t->nbest && status == BT_OK; k++)
+            status = sink(user, i, text, -0.5 - k);
         free(text);
         BT_TRY(status);
     }
@@ -282,6 +314,11 @@ START_TEST(wrong_usage) {
     usage("train a --device", "--device needs a value (NAME)");
     usage("train a --device --resume", "--device needs a value");
     usage("train a --resume=1", "--resume takes no value");
+    usage("plan a --plot c.svg", "--plot goes with --sweep");
+    static const char *const wrong[] = {"50",   "50:",  ":50",  "0:5", "5:0",
+                                        "-5:5", "5:-5", "5:5x", "x",   "5:99999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        usage(kit_str("plan a --lengths=%s", wrong[i]), "is no pair of token counts");
     usage("train a --updates 0", "\"0\" is not a whole number of at least 1");
     usage("train a --updates -5", "\"-5\" is not");
     usage("train a --updates 3x", "\"3x\" is not");
@@ -358,6 +395,14 @@ START_TEST(plan_score_devices) {
     expect("plan a --device k80 --json", 0, "plan for k80 in -\n{\"fits\": true}\n", "");
     expect("plan a --memory 1MiB", 2, "plan for - in 1MiB\ndoes not fit\n", "");
     expect("plan a --memory 1MiB --json", 2, "{\"fits\": false}\n", "");
+    expect("plan a --lengths 709:32", 0, "pairs of 709 and 32\nfits\n", "");
+    expect("plan a --svg m.svg --html=m.html", 0, "map in m.svg\npage in m.html\nfits\n", "");
+    expect("plan a --html /full", 1, "", "bantam plan: /full: no space\n");
+    expect("plan a --largest-batch", 0, "7 pairs\n", "");
+    expect("plan a --largest-batch --json", 0, "{\"largest_batch\": 7}\n", "");
+    expect("plan a --largest-batch --memory 1MiB", 2, "7 pairs\n", "");
+    expect("plan a --sweep --plot c.svg --memory 1MiB", 0, "curve in c.svg\na table\n", "");
+    expect("plan a --sweep --json", 0, "{\"sweep\": []}\n", "");
     expect("score a b", 0, "BLEU = 0\n", "");
     expect("score options b", 0, "BLEU = 0\n", "tokenize - lowercase 0 chrf 0 word order 0\n");
     expect("score options b --tokenize zh --lowercase --chrf", 0, "BLEU = 0\n",
@@ -432,6 +477,42 @@ START_TEST(lines) {
     translates("translate m", "a\nx\0y\n\0\nz\n", 10, "<a>\n<x y>\n< >\n<z>\n",
                "warning: standard input: line 2 has a byte 00, read as a blank\nwarning: standard "
                "input: line 3 has");
+}
+END_TEST
+
+START_TEST(several_hypotheses) {
+    translates("translate m --n-best 2", "a\n\n|||\n", 7,
+               "0 ||| <a> ||| -0.500000\n0 ||| <a> ||| -1.500000\n"
+               "1 ||| <> ||| -0.500000\n1 ||| <> ||| -1.500000\n"
+               "2 ||| <|||> ||| -0.500000\n2 ||| <|||> ||| -1.500000\n",
+               "");
+    translates("translate m --n-best 1", "a\n", 2, "0 ||| <a> ||| -0.500000\n", "");
+    translates("translate m --json", "a\"\\\t\xC3\xA4\n\n", 8,
+               "{\"line\": 0, \"score\": -0.500000, \"text\": \"<a\\\"\\\\\\u0009\xC3\xA4>\"}\n"
+               "{\"line\": 1, \"score\": -0.500000, \"text\": \"<>\"}\n",
+               "");
+    translates("translate m --json --n-best 2 --beam 2", "a\n", 2,
+               "{\"line\": 0, \"score\": -0.500000, \"text\": \"<a>\"}\n"
+               "{\"line\": 0, \"score\": -1.500000, \"text\": \"<a>\"}\n",
+               "");
+    usage("translate m --n-best 0", "at least 1");
+    usage("translate m --n-best 5", "5 hypotheses of a beam of 4");
+    usage("translate m --n-best 9999999999 --beam 8", "9999999999 hypotheses of a beam of 8");
+}
+END_TEST
+
+/* Lines are counted over all blocks of the input. */
+START_TEST(lines_are_numbered_throughout) {
+    enum { LINES = 10000 };
+    char *in = malloc(LINES * 2 + 1), *out = malloc(LINES * 32);
+    size_t n = 0, m = 0;
+    for (int i = 0; i < LINES; i++) {
+        n += (size_t)sprintf(in + n, "a\n");
+        m += (size_t)sprintf(out + m, "%d ||| <a> ||| -0.500000\n", i);
+    }
+    translates("translate m --n-best 1", in, n, out, "");
+    free(in);
+    free(out);
 }
 END_TEST
 
@@ -571,6 +652,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, plan_score_devices);
     tcase_add_test(tc, vocab_data_evaluate);
     tcase_add_test(tc, lines);
+    tcase_add_test(tc, several_hypotheses);
+    tcase_add_test(tc, lines_are_numbered_throughout);
     tcase_add_test(tc, many_lines);
     tcase_add_test(tc, files);
     tcase_add_test(tc, conversation);

@@ -65,9 +65,13 @@ typedef enum bt_act { BT_ACT_NONE, BT_ACT_RELU, BT_ACT_GELU } bt_act; /* gelu: x
  * C m x n. beta 0: C is not read. alpha 0: A and B are not read. k = 0: C = beta C.
  * Accumulates in fp32 at least (fp64 for fp64).
  * Batched: for i < batch0, j < batch1 the matrices at element offsets i*X0 + j*X1 from the views;
- * batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap. */
+ * batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap.
+ * stable_rows (trans_a 0, trans_b 1, no batch): the bits of each row of C depend on that row of A
+ * (and of C, beta not 0) and on B only, never on how many rows there are, on the row's place or on
+ * the number of threads. A device whose info.row_tile is not 0 keeps this in calls of exactly so
+ * many rows, and gets no others. */
 typedef struct bt_gemm_params {
-    uint8_t trans_a, trans_b;
+    uint8_t trans_a, trans_b, stable_rows;
     double alpha, beta;
     int64_t batch0, batch1;
     int64_t a0, a1, b0, b1, c0, c1;

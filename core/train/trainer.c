@@ -9,8 +9,10 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/train/advice.h"
 #include "core/train/checkpoint.h"
 #include "core/train/log_json.h"
+#include "core/train/plan_file.h"
 #include "core/train/plot.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
@@ -395,22 +397,6 @@ static bt_status run(trainer *t) {
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
-/* A refusal also names the pair that decides how little will do. */
-static bt_status check_fit(const bti_session *s) {
-    char text[1024];
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
-    int64_t n[2];
-    bt_status status = bti_run_plan_check(s->plan);
-    if (status != BT_EFIT) return status;
-    snprintf(text, sizeof text, "%s", bt_last_error());
-    bti_corpus_source(s->corpus, c->longest, &n[0]);
-    bti_corpus_target(s->corpus, c->longest, &n[1]);
-    return bti_fail(BT_EFIT,
-                    "%s; the longest pair, line %lld with %lld source and %lld target tokens, "
-                    "decides the activations: data.max_length bounds it; bantam plan tells more",
-                    text, (long long)c->longest_line, (long long)n[0], (long long)n[1]);
-}
-
 static bt_status open_engine(trainer *t) {
     bti_session *s = t->s;
     const bti_run_config *c = t->cfg;
@@ -424,7 +410,7 @@ static bt_status open_engine(trainer *t) {
                   .eps = c->optimizer.eps,
                   .weight_decay = c->optimizer.weight_decay,
                   .decoupled = c->optimizer.kind == BTI_OPTIMIZER_ADAMW}};
-    BT_TRY(check_fit(s));
+    BT_TRY(bti_session_check(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
     BT_TRY(bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
@@ -457,9 +443,14 @@ static bt_status copy_tokenizers(const trainer *t) {
 
 static bt_status write_output(trainer *t) {
     BT_TRY(copy_tokenizers(t));
-    char *path = bti_path_join(t->cfg->output, "run.yaml");
+    char *path = bti_path_join(t->cfg->output, "plan.json");
     if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_file_write(path, t->run_text, strlen(t->run_text));
+    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, t->s->plan);
+    bti_free(path);
+    BT_TRY(status);
+    path = bti_path_join(t->cfg->output, "run.yaml");
+    if (path == NULL) return BT_ENOMEM;
+    status = bti_file_write(path, t->run_text, strlen(t->run_text));
     bti_free(path);
     BT_TRY(status);
     path = bti_path_join(t->cfg->output, "log.jsonl");
@@ -500,7 +491,11 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = check_output(&t);
+    char *kept =
+        options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
+    so.kept = kept;
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
+    bti_free(kept);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
