@@ -208,19 +208,20 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
     return BT_OK;
 }
 
-bti_updates bti_session_updates(const bti_session *s) {
+bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
     const bti_run_config *c = s->cfg;
-    bti_tie tie = c->model.tie; /* gradients of tied tables are not compact: nothing to count */
-    return (bti_updates){
-        .corpus = s->corpus,
-        .vocab = {tie == BTI_TIE_ALL ? 0 : s->vocab[0], tie == BTI_TIE_NONE ? s->vocab[1] : 0},
-        .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
-        .lengths = {s->lengths[0], s->lengths[1]},
-        .batch = c->training.batch,
-        .unit = c->training.batch_unit,
-        .seed = c->training.seed,
-        .last = s->run_end, /* the plan is the same wherever this part of it ends */
-        .max_length = c->data.max_length};
+    uint32_t compact = bti_model_may_compact(m);
+    bti_updates u = {.corpus = s->corpus,
+                     .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
+                     .lengths = {s->lengths[0], s->lengths[1]},
+                     .batch = c->training.batch,
+                     .unit = c->training.batch_unit,
+                     .seed = c->training.seed,
+                     .last = s->run_end, /* the plan is the same wherever this part of it ends */
+                     .max_length = c->data.max_length};
+    for (int i = 0; i < 2; i++)
+        if (compact >> i & 1) u.counted[i] = s->model->vocab[i];
+    return u;
 }
 
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out) {
@@ -382,7 +383,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
         status = bti_model_new(&cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model);
     if (status == BT_OK) status = find_last_update(s, options->updates);
     if (status == BT_OK) {
-        bti_updates updates = bti_session_updates(s);
+        bti_updates updates = bti_session_updates(s, s->model);
         status = bti_session_workload(s, &updates, &s->workload);
     }
     if (status == BT_OK) status = plan_somewhere(s, options, &devices, at);

@@ -48,7 +48,8 @@ bt_status bti_session_tokenizers(bti_session *s);
 /* ---- plans of the session's run and of changed ones ---------------------------------------------
  */
 
-bti_updates bti_session_updates(const bti_session *s);
+/* With `m` in the place of the run's model. */
+bti_updates bti_session_updates(const bti_session *s, const bti_model *m);
 /* The updates' workload, with the validation text under the same caps. */
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out);
 /* Plans a model and workload on the session's device: `options` has budget, runtime without host

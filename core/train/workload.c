@@ -133,7 +133,7 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     bti_batcher *b;
     samples some = {0};
     BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
-    bt_status status = bti_distinct_new(u->vocab, u->start, &distinct);
+    bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
     if (status == BT_OK) status = scan(u, b, &distinct, w, s, &some);
     if (status == BT_OK) status = join(&some, w);
     forget(&some);

@@ -9,8 +9,8 @@
 typedef struct bti_updates {
     const bti_corpus *corpus; /* NULL: every pair has `lengths` */
     int64_t lengths[2];       /* source and target tokens, end symbols included */
-    int64_t vocab[2]; /* symbols, of sides whose distinct ids are counted; else 0; with a corpus */
-    int32_t start;    /* what stands before the first target symbol */
+    int64_t counted[2];       /* symbols of the tables whose rows are worth counting; 0: not */
+    int32_t start;            /* what stands before the first target symbol */
     int64_t batch;
     bti_batch_unit unit;
     uint64_t seed;
