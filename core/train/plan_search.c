@@ -177,7 +177,7 @@ static int hopeless(const pick *k, const bti_run_plan *plan, int64_t parts) {
     bti_shape caps = bti_plan_caps(k->s, parts);
     uint64_t budget = k->s->opt->budget;
     if (caps.rows[0] > INT32_MAX || caps.rows[1] > INT32_MAX) return 1;
-    uint64_t rows = (uint64_t)max64(caps.rows[0], caps.rows[1]);
+    uint64_t rows = (uint64_t)(caps.rows[0] > caps.rows[1] ? caps.rows[0] : caps.rows[1]);
     uint64_t bytes = rows * (uint64_t)k->s->m->cfg.d_model * bti_dtype_size(k->s->m->params.dtype);
     return budget > 0 && bytes + bti_plan_others(k->s, plan, &caps) > budget;
 }
