@@ -258,16 +258,14 @@ static bt_status plan_update(bti_search *s, bti_run_plan *plan) {
     return BT_OK;
 }
 
-/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever an
- * update touches fewer rows than the table has. */
+/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever they may
+ * be, even where updates touch every row, so that the order of sums does not hang on that. */
 static void choose_compact(bti_search *s) {
     uint32_t sides = bti_model_may_compact(s->m);
+    if (s->opt->force_compact >= 0) sides &= (uint32_t)s->opt->force_compact;
     for (int i = 0; i < 2; i++) {
         int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
         int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
-        int wanted =
-            s->opt->force_compact < 0 ? rows < s->m->vocab[i] : s->opt->force_compact >> i & 1;
-        if (!wanted) sides &= ~(1u << i);
         bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
     }
     s->compact = sides;

@@ -56,7 +56,7 @@ typedef struct bti_plan_options {
     bti_level force_level, force_rest;
     int32_t force_segment;
     int64_t force_slice_rows;
-    int force_compact; /* sides as in bti_choices; -1: where that saves bytes */
+    int force_compact; /* sides as in bti_choices; -1: wherever they may be */
     uint64_t guard;    /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <xxhash.h>
 
+#include "backends/registry.h"
 #include "core/base/files.h"
 
 /* ---- measuring --------------------------------------------------------------------------------
@@ -260,19 +261,17 @@ bt_status bti_rates_save(const char *path, const char *key, double flops, const 
 
 /* NULL: there is no folder to keep them in. */
 static char *path_of(const char *key) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    unsigned long long hash = XXH64(key, strlen(key), 0);
-    if (cache != NULL && cache[0] == '/')
-        return bti_format("%s/bantam/rates-%016llx.json", cache, hash);
-    if (home == NULL || home[0] != '/') return NULL;
-    return bti_format("%s/.cache/bantam/rates-%016llx.json", home, hash);
+    char *name = bti_format("rates-%016llx.json", (unsigned long long)XXH64(key, strlen(key), 0));
+    char *path = name ? bti_user_cache(name) : NULL;
+    bti_free(name);
+    return path;
 }
 
 void bti_rates_get(bt_dev *dev, bti_rates *out) {
     const bt_dev_info *info = &dev->info;
     bti_rates_default(info, out);
-    const char *given = getenv("BANTAM_RATES");
-    if (given != NULL && given[0] != 0) {
+    const char *given = bti_user_rates();
+    if (given != NULL) {
         if (bti_rates_load(given, NULL, 0, out) != BT_OK)
             bti_log(BT_LOG_WARN, "BANTAM_RATES: %s", bt_last_error());
         return;
