@@ -39,8 +39,8 @@ int btcl_gemm_may_slice(const bt_call *call) {
     const bt_gemm_params *g = &call->p.gemm;
     const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C];
     const int64_t k = g->trans_a ? a->rows : a->cols;
-    return g->batch0 <= 1 && g->batch1 <= 1 && g->alpha != 0 && c->rows >= LIBRARY_SIDE &&
-           c->cols >= LIBRARY_SIDE && k >= LIBRARY_SIDE &&
+    return !g->stable_rows && g->batch0 <= 1 && g->batch1 <= 1 && g->alpha != 0 &&
+           c->rows >= LIBRARY_SIDE && c->cols >= LIBRARY_SIDE && k >= LIBRARY_SIDE &&
            (double)c->rows * (double)c->cols * (double)k >= LIBRARY_LEAST;
 }
 

@@ -29,7 +29,8 @@ btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k);
 /* Bytes of scratch that a slice asks for: an upper bound of what the library uses. */
 uint64_t btcl_slice_bytes(int64_t m, int64_t n, int64_t k);
 
-/* Is the product one that may go to the library: one matrix, large enough to be worth it? */
+/* Is the product one that may go to the library: one matrix, large enough to be worth it, of which
+ * no stable rows are wanted (ours sums each element in the same order whatever the rows)? */
 int btcl_gemm_may_slice(const bt_call *call);
 
 #endif
