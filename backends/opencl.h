@@ -74,6 +74,13 @@ struct bt_event {
     cl_event event; /* NULL before the first record */
 };
 
+/* Host memory that the driver can copy from and to directly: a buffer that stays mapped. */
+struct btcl_pinned {
+    struct btcl_pinned *next;
+    cl_mem mem;
+    void *p;
+};
+
 typedef struct btcl_dev {
     bt_dev base; /* first */
     btcl_board *board;
@@ -91,6 +98,14 @@ bt_status btcl_fail(const bt_host *host, cl_int code, const char *what);
 bt_status btcl_failf(const bt_host *host, bt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void btcl_notice(const bt_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* opencl_memory.c: the device table; queues of boards. */
+extern const bt_dev_ops btcl_dev_ops;
+bt_status btcl_open_queue(const bt_host *host, const btcl_board *board, bt_stream *s);
+
+/* opencl.c, for the table. */
+void btcl_close(bt_dev *dev);
+bt_status btcl_query(bt_dev *dev, bt_dev_info *info);
 
 /* The stream to use; a failure that stuck to it. */
 bt_stream *btcl_stream(bt_dev *dev, bt_stream *s);
