@@ -183,7 +183,7 @@ static bt_status take_arrays(bti_prober *p, bti_profile *out) {
     char *at = p->blocks->data + (size_t)p->blocks->used++ * bytes;
     out->kept = (int64_t *)(void *)at;
     out->peak = out->kept + n;
-    out->seconds = (double *)(out->peak + n);
+    out->seconds = (double *)(void *)(at + 2 * n * sizeof *out->kept);
     return BT_OK;
 }
 
