@@ -72,8 +72,11 @@ BT_API bt_status bt_run_text(const bt_run *run, char **text);
 BT_API bt_status bt_run_keys(char **text);
 
 /* ---- Devices ------------------------------------------------------------------------------------
- * A device is named "auto", "cpu", "cuda:0", "opencl:1" ...; NULL is "auto". Memory is "11GiB",
- * "8000MB", plain bytes or "auto"; NULL is the run file's memory.limit (translation: "auto"). */
+ * A device is named "auto", "cpu", "cuda:0", "opencl:1" ...; NULL is "auto". Of a list
+ * ("cuda:1,cpu") and of "auto" the first usable one is taken; for a run, the first on which its
+ * plan fits. Memory is "11GiB", "8000MB", plain bytes or "auto"; NULL is the run file's
+ * memory.limit (translation: "auto").
+ */
 
 /* All backends and devices, usable or not (then with the reason). */
 BT_API bt_status bt_devices_text(char **text);
@@ -177,7 +180,7 @@ typedef struct bt_translate_options {
     int batch;             /* sentences at once, at most; 0: as many as fit, 64 at most */
     int threads;           /* 0: automatic */
     const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
-    int nbest; /* hypotheses of a line, 1 .. beam; 0: the best one */
+    int nbest;                         /* hypotheses of a line, 1 .. beam; 0: the best one */
 } bt_translate_options;
 #define BT_TRANSLATE_DEFAULTS \
     { NULL, NULL, 4, 1.0, 0, 0, 0, NULL, 1 }
