@@ -12,10 +12,10 @@ typedef struct bti_build {
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
     bti_tid positions;
-    bti_tid memory, dmemory; /* encoder output and its gradient */
-    int memory_written;      /* dmemory has a first writer */
-    uint8_t stable_rows;     /* products y = x w^T keep rows apart, see decode.h */
-    int64_t row_tile;        /* > 0: they run in tiles of this many rows */
+    bti_tid memory, dmemory;               /* encoder output and its gradient */
+    int memory_written;                    /* dmemory has a first writer */
+    uint8_t stable_rows;                   /* products y = x w^T keep rows apart, see decode.h */
+    int64_t row_tile;                      /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
     uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;
