@@ -135,7 +135,8 @@ static bt_status plan(bt_translator *t) {
     uint64_t budget, runtime, need, align = t->dev->info.alignment;
     char a[32], b[32];
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
-    t->places = (bti_places){.position_rows = t->cfg->data.max_length};
+    t->places =
+        (bti_places){.position_rows = bti_model_sinusoid_rows(t->model, t->cfg->data.max_length)};
     BT_TRY(t->with_losses ? bti_device_warm(t->dev, t->model, 4096, 256)
                           : bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
     BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &budget, &runtime));
@@ -174,9 +175,10 @@ static bt_status load(bt_translator *t, const bti_checkpoint *c) {
                       (uint64_t)(p->param[i].rows * p->param[i].cols) * sizeof(float)));
     }
     uint64_t bytes = (uint64_t)(t->places.position_rows * t->model->cfg.d_model) * sizeof(float);
+    if (bytes == 0) return BT_OK;
     void *table = bti_alloc(1, bytes);
     if (table == NULL) return BT_ENOMEM;
-    bti_model_positions(t->model, t->places.position_rows, table);
+    bti_model_sinusoids(t->model, t->places.position_rows, table);
     bt_status status = upload(t, BTI_REGION_CONSTANT, t->places.positions, table, bytes);
     bti_free(table);
     return status;

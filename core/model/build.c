@@ -69,6 +69,6 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
             if (i == 0 && !g) b->weight0 = id;
         }
     }
-    b->positions = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
+    b->sinusoids = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
                                     b->dtype, places->position_rows, b->m->cfg.d_model);
 }

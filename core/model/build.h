@@ -11,7 +11,7 @@ typedef struct bti_build {
     bt_dtype dtype, acc;
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
-    bti_tid positions;
+    bti_tid sinusoids;
     bti_tid memory, dmemory; /* encoder output and its gradient */
     int memory_written;      /* dmemory has a first writer */
     int64_t row_tile;        /* > 0: products run in tiles of this many rows, see decode.h */
@@ -56,7 +56,7 @@ typedef struct bti_decode_state {
 
 /* y = x w^T into given rows. */
 void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y);
-/* Declares weights, gradients and the position table: fixed places, first and always alike. */
+/* Declares weights, gradients and the table of sinusoids: fixed places, first and always alike. */
 void bti_declare_parameters(bti_build *b, const bti_places *places);
 /* The stack of layers of one side with its final norm, forward. */
 bti_tid bti_stack_fwd(bti_build *b, int decoder, bti_tid x, bti_tid *norm_input,
@@ -98,6 +98,8 @@ bti_tid bti_norm_bwd(bti_build *b, const bti_pair *norm, bti_tid dy, bti_tid x, 
 bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_saved *s);
 bti_tid bti_layer_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s);
 
+/* What is added to the embeddings of a side: learned rows or sinusoids. */
+bti_ref bti_position_table(const bti_build *b, int side);
 bti_tid bti_embedding_fwd(bti_build *b, int side);
 void bti_embedding_bwd(bti_build *b, int side, bti_tid dy);
 

@@ -11,6 +11,7 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
     switch (table) {
     case BTI_TABLE_IDS:
     case BTI_TABLE_ORDER:
+    case BTI_TABLE_POSITION_ORDER:
         *rows = s->rows[side];
         break;
     case BTI_TABLE_ROWPOS:
@@ -19,6 +20,10 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
         break;
     case BTI_TABLE_SEGS:
         *rows = s->distinct[side] + 1;
+        *cols = 2;
+        break;
+    case BTI_TABLE_POSITION_SEGS:
+        *rows = s->longest[side] + 1;
         *cols = 2;
         break;
     case BTI_TABLE_LABELS:
@@ -31,15 +36,21 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
     }
 }
 
-static int table_exists(int side, int table) { return side == 0 || table < BTI_TABLE_SIDED; }
+static int table_exists(const bti_model *m, int side, int table) {
+    if (table == BTI_TABLE_POSITION_ORDER || table == BTI_TABLE_POSITION_SEGS)
+        return m->cfg.positions == BTI_POSITIONS_LEARNED;
+    return side == 0 || table < BTI_TABLE_SIDED;
+}
 
-void bti_staging_plan(const bti_shape *caps, uint64_t alignment, bti_staging *out) {
+void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,
+                      bti_staging *out) {
     uint64_t at = 0;
     memset(out, 0, sizeof *out);
+    out->positions = m->cfg.positions == BTI_POSITIONS_LEARNED;
     for (int side = 0; side < 2; side++)
         for (int t = 0; t < BTI_TABLE_COUNT; t++) {
             int64_t rows, cols;
-            if (!table_exists(side, t)) continue;
+            if (!table_exists(m, side, t)) continue;
             table_size(caps, side, t, &rows, &cols);
             out->at[side][t] = at;
             at += (uint64_t)(rows * cols) * sizeof(int32_t);
@@ -53,7 +64,7 @@ static void declare_tables(bti_build *b, const bti_places *places) {
     for (int side = 0; side < 2; side++)
         for (int k = 0; k < BTI_TABLE_COUNT; k++) {
             int64_t rows, cols;
-            if (!table_exists(side, k)) continue;
+            if (!table_exists(b->m, side, k)) continue;
             table_size(&b->step->shape, side, k, &rows, &cols);
             b->table[side][k] = bti_tensor_fixed(b->p, "table", BTI_REGION_STAGING,
                                                  places->staging.at[side][k], BT_I32, rows, cols);

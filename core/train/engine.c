@@ -49,9 +49,10 @@ static bt_status write_positions(bti_engine *e) {
     const bti_places *at = &e->plan->places;
     size_t bytes = (size_t)(at->position_rows * e->model->cfg.d_model) *
                    bti_dtype_size(e->model->params.dtype);
+    if (bytes == 0) return BT_OK;
     void *table = bti_alloc(1, bytes);
     if (table == NULL) return BT_ENOMEM;
-    bti_model_positions(e->model, at->position_rows, table);
+    bti_model_sinusoids(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
     status = settle(e, status);

@@ -149,7 +149,7 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
     plan->micro_batches = c->parts;
     set_keep(s, c->recompute_layers);
-    bti_staging_plan(&plan->caps, align, &s->places.staging);
+    bti_staging_plan(s->m, &plan->caps, align, &s->places.staging);
     BT_TRY(emit(s, s->step, &plan->caps, plan->choices.logit_rows, 1));
     plan->places = s->places;
     plan->decode_staging = 2 * s->places.staging.bytes;
@@ -336,9 +336,10 @@ static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) 
     plan->heap = s->info->max_alloc / align * align;
     BT_TRY(bti_params_place(t, align, plan->heap));
     for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
-    uint64_t table = (uint64_t)(max_length * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.positions = 0;
-    s->places.position_rows = max_length;
+    s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
+    uint64_t table =
+        (uint64_t)(s->places.position_rows * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.scalars = align_up(table, align);
     plan->region[BTI_REGION_CONSTANT] =
         s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);

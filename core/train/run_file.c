@@ -338,6 +338,7 @@ static bt_status settle(reader *r) {
         return fail_at(blame(r, "training.updates", "training.epochs"),
                        "training.updates and training.epochs are both 0: the run would not end");
     BT_TRY(settle_vocabulary(r));
+    c->model.position_rows = c->data.max_length;
     for (int side = 0; side < 2; side++) {
         bti_tokenizer_config *t = &c->tokenizer[side];
         if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL)

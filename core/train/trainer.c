@@ -128,7 +128,9 @@ static const char *const outside[] = {"output",           "data.",           "to
                                       "memory.",          "checkpoint.",     "validation.",
                                       "training.updates", "training.epochs", NULL};
 
-static int is_fixed(const char *key) {
+static int is_fixed(const bti_run_config *c, const char *key) {
+    /* the rows of a table, when positions are learned */
+    if (strcmp(key, "data.max_length") == 0) return c->model.positions == BTI_POSITIONS_LEARNED;
     for (const char *const *k = fixed; *k != NULL; k++)
         if (strcmp(*k, key) == 0) return 1;
     return 0;
@@ -142,14 +144,16 @@ static int is_outside(const char *key) {
 
 /* Of two run files: what forbids to go on, as text. */
 typedef struct difference {
+    const bti_run_config *cfg;
     int fixed_only; /* else the other changes are told */
     char text[512];
 } difference;
 
 static void note_difference(void *user, const char *key, const char *was, const char *is) {
     difference *d = user;
-    if (is_outside(key)) return;
-    if (!is_fixed(key)) {
+    int is_same_run = !is_fixed(d->cfg, key);
+    if (is_same_run && is_outside(key)) return;
+    if (is_same_run) {
         if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
         return;
     }
@@ -170,7 +174,7 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
                             c->path, side[i], (long long)c->info.vocab[i], c->info.tokenizer[i],
                             t->cfg->tokenizer[i].model, (long long)here.vocab[i],
                             here.tokenizer[i]);
-    difference d = {.fixed_only = 1};
+    difference d = {.cfg = t->cfg, .fixed_only = 1};
     bti_run_config *old;
     BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &old));
     bt_status status = bti_run_config_compare(old, t->cfg, note_difference, &d);
