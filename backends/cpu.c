@@ -322,7 +322,15 @@ static const bt_dev_ops cpu_ops = {
     .event_sync = cpu_event_sync,
 };
 
-/* Threads to compute with: what was asked for, at most what the process may use. */
+/* OMP_NUM_THREADS, as programs that use OpenMP heed it; 0: not set to a number. */
+static int threads_wished(void) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    int n = text ? atoi(text) : 0;
+    return n > 0 ? n : 0;
+}
+
+/* Threads to compute with: what was asked for, else OMP_NUM_THREADS, else all; at most what the
+ * process may use. */
 static bt_status pick_threads(const bt_host *host, int asked, uint32_t *out) {
     int usable = btcpu_usable_threads();
     if (asked < 0)
@@ -336,6 +344,7 @@ static bt_status pick_threads(const bt_host *host, int asked, uint32_t *out) {
 #else
     usable = 1;
 #endif
+    if (asked == 0) asked = threads_wished();
     if (asked > usable)
         notice(host, "cpu: %d threads asked for, %d used: no more can be had", asked, usable);
     *out = (uint32_t)(asked == 0 || asked > usable ? usable : asked);

@@ -44,6 +44,7 @@ static void fill_whole(bt_dev *dev, bt_view v, int salt) {
 /* ---- threads (case G7) ----------------------------------------------------------------------- */
 
 START_TEST(threads_are_what_was_asked) {
+    unsetenv("OMP_NUM_THREADS");
     bt_dev *all = open_cpu(0);
     const uint32_t usable = all->info.threads;
     ck_assert_uint_ge(usable, 1);
@@ -55,6 +56,14 @@ START_TEST(threads_are_what_was_asked) {
     ck_assert_uint_eq(one->info.threads, 1);
     ck_assert_str_eq(notices, "");
     bti_device_close(one);
+
+    setenv("OMP_NUM_THREADS", "1", 1); /* heeded, unless a number is asked for */
+    bt_dev *wished = open_cpu(0), *asked = open_cpu((int)usable);
+    ck_assert_uint_eq(wished->info.threads, 1);
+    ck_assert_uint_eq(asked->info.threads, usable);
+    bti_device_close(asked);
+    bti_device_close(wished);
+    unsetenv("OMP_NUM_THREADS");
 
     bt_dev *many = open_cpu(100000);
     ck_assert_uint_eq(many->info.threads, usable);

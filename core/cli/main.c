@@ -2,6 +2,7 @@
 #include "core/cli/cli.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -124,7 +125,15 @@ static int run(int argc, char **argv) {
     return CLI_USAGE;
 }
 
+/* Threads that wait for the others spin for some microseconds, then sleep: a thread that shares its
+ * core with another program would otherwise wait for one that only spins. GNU's OpenMP runtime
+ * reads this when a module that uses it is opened. */
+static void spin_shortly(void) {
+    if (getenv("OMP_WAIT_POLICY") == NULL) (void)setenv("GOMP_SPINCOUNT", "1000", 0);
+}
+
 int main(int argc, char **argv) {
+    spin_shortly();
     cli_show_log(BT_LOG_WARN);
     int status = run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
