@@ -25,6 +25,7 @@ typedef struct mk_setup {
     int64_t sentences;
     bti_plan_options plan;
     bti_engine_settings engine;
+    char *freeze[4]; /* patterns, NULL behind the last */
     mk_watch *watch; /* may be NULL */
     int no_init;     /* weights stay zero */
 } mk_setup;
@@ -48,7 +49,8 @@ mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
-/* All elements of a state region as doubles, in parameter order; malloc. */
+/* All elements of a state region as doubles, in parameter order, zero where it has none (frozen);
+ * malloc. */
 double *mk_state(mk_model *m, bti_region region, int64_t *count);
 /* Largest |a - b| over the norm of b; NaN counts as infinite. */
 double mk_relative(const double *a, const double *b, int64_t n);

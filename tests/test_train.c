@@ -284,6 +284,7 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, b11_batch_of_one, 0, 2);
     add_train_split(tc);
     add_train_grad(tc);
+    add_train_freeze(tc);
     add_train_resume(tc);
     add_train_fault(tc);
 }

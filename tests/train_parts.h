@@ -5,6 +5,7 @@
 #include "tests/model_kit.h"
 
 void add_train_fault(TCase *tc);
+void add_train_freeze(TCase *tc);
 void add_train_grad(TCase *tc);
 void add_train_resume(TCase *tc);
 void add_train_split(TCase *tc);

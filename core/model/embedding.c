@@ -36,6 +36,7 @@ bti_tid bti_embedding_fwd(bti_build *b, int side) {
 static void table_bwd(bti_build *b, int side, bti_tid dy, bti_table order, bti_table segs,
                       bti_ref dtable, const bt_op_params *params) {
     const bti_tid *table = b->table[side];
+    if (dtable.id == 0) return;
     bti_emit(b->p, BT_OP_EMBED_BWD,
              BTI_OPERANDS([BT_EMBED_BWD_DY] = bti_all(b->p, dy),
                           [BT_EMBED_BWD_ROWPOS] = bti_all(b->p, table[BTI_TABLE_ROWPOS]),

@@ -39,12 +39,16 @@ void bti_ff_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy
     double gb = bti_grad_beta(b);
     bt_op_params params = act_params(b, k, gb);
     int relu = params.bias_act.act == BT_ACT_RELU;
-    bti_tid h = bti_need(p, s->h), h0 = relu ? 0 : bti_need(p, s->h0);
+    int through = dx != 0 || bti_trains(b, k->in.w), inside = through || bti_trains(b, k->in.b);
+    if (!inside && !bti_trains(b, k->out.w)) return;
+    bti_tid h = bti_trains(b, k->out.w) || relu ? bti_need(p, s->h) : 0;
+    bti_tid h0 = relu || !inside ? 0 : bti_need(p, s->h0);
     bti_linear_dw(b, bti_all(p, dy), bti_all(p, h), bti_grad(b, k->out.w), gb);
+    if (!inside) return;
     int64_t rows = bti_tensor_rows(p, dy), ff = b->m->cfg.ff;
     bti_tid dh = bti_activation_new(b, "d ff activation", l->index, BTI_CLASS_NONE, rows, ff);
     bti_linear_dx(b, bti_all(p, dy), bti_weight(b, k->out.w), bti_all(p, dh), 0);
-    bti_tid dh0 = bti_activation_new(b, "d ff", l->index, BTI_CLASS_NONE, rows, ff);
+    bti_tid dh0 = through ? bti_activation_new(b, "d ff", l->index, BTI_CLASS_NONE, rows, ff) : 0;
     bti_emit(p, BT_OP_BIAS_ACT_BWD,
              BTI_OPERANDS(
                  [BT_BIAS_ACT_BWD_DY] = bti_all(p, dh), [BT_BIAS_ACT_BWD_X] = bti_all(p, h0),
@@ -53,7 +57,9 @@ void bti_ff_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy
                  [BT_BIAS_ACT_BWD_ROWPOS] = rowpos(b, l), [BT_BIAS_ACT_BWD_DX] = bti_all(p, dh0),
                  [BT_BIAS_ACT_BWD_DBIAS] = bti_grad(b, k->in.b)),
              &params, 0);
-    bti_tid x = bti_need(p, s->x);
-    bti_linear_dw(b, bti_all(p, dh0), bti_all(p, x), bti_grad(b, k->in.w), gb);
-    bti_linear_dx(b, bti_all(p, dh0), bti_weight(b, k->in.w), bti_all(p, dx), beta);
+    if (bti_trains(b, k->in.w)) {
+        bti_tid x = bti_need(p, s->x);
+        bti_linear_dw(b, bti_all(p, dh0), bti_all(p, x), bti_grad(b, k->in.w), gb);
+    }
+    if (dx != 0) bti_linear_dx(b, bti_all(p, dh0), bti_weight(b, k->in.w), bti_all(p, dx), beta);
 }

@@ -121,6 +121,7 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
         bti_model_free(m);
         return status;
     }
+    bti_model_find_lowest(m);
     *out = m;
     return BT_OK;
 }

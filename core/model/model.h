@@ -40,6 +40,7 @@ typedef struct bti_model {
     bti_pair final_norm[2];
     bti_layer *layer;
     int32_t layers;
+    int32_t lowest[2]; /* of each side the lowest unit that backward reaches; INT32_MAX: none */
     struct bti_layer_saved *saved; /* scratch of an emission, one a layer */
 } bti_model;
 
@@ -47,6 +48,25 @@ typedef struct bti_model {
 bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64_t target_vocab,
                         bt_dtype dtype, bti_model **out);
 void bti_model_free(bti_model *m);
+
+/* The index of a parameter by any of its names: a tied table has those of the tables that it stands
+ * for. -1: there is none. */
+int32_t bti_model_find(const bti_model *m, const char *name);
+/* Freezes, before places are given, what the patterns (fnmatch's) match by any name. A pattern that
+ * matches nothing and a model that could not learn are BT_EINPUT. */
+bt_status bti_model_freeze(bti_model *m, char *const *pattern, size_t count);
+
+/* Units of a side's stack, from below: 0 are its tables, then each block of each layer, and the
+ * final norm above them. */
+static inline int32_t bti_unit(const bti_model *m, const bti_layer *l, int block) {
+    int32_t i = l->index - (l->decoder ? (int32_t)m->cfg.encoder_layers : 0);
+    return 1 + i * BTI_MAX_BLOCKS + block;
+}
+/* Has backward anything to do in a side's stack? The encoder's gradient comes through the decoder.
+ */
+static inline int bti_model_learns(const bti_model *m, int side) {
+    return m->lowest[side] != INT32_MAX;
+}
 /* Rows of the table of sinusoids for sequences of up to max_length: none where positions are
  * learned. */
 int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length);

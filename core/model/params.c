@@ -23,10 +23,13 @@ int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, 
     return t->count++;
 }
 
-bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
-    uint64_t at = 0;
+/* Places those that are frozen or not from *end on. */
+static bt_status place(bti_params *t, int frozen, uint64_t alignment, uint64_t heap,
+                       uint64_t *end) {
+    uint64_t at = *end;
     for (int32_t i = 0; i < t->count; i++) {
         bti_param *p = &t->param[i];
+        if (p->frozen != frozen) continue;
         uint64_t bytes = (uint64_t)(p->rows * p->cols) * bti_dtype_size(t->dtype);
         at = (at + alignment - 1) / alignment * alignment;
         if (heap && bytes > heap)
@@ -39,7 +42,16 @@ bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
         p->address = at;
         at += bytes;
     }
-    t->bytes = (at + alignment - 1) / alignment * alignment;
+    *end = (at + alignment - 1) / alignment * alignment;
+    return BT_OK;
+}
+
+bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
+    uint64_t end = 0;
+    BT_TRY(place(t, 0, alignment, heap, &end));
+    t->trained = end;
+    BT_TRY(place(t, 1, alignment, heap, &end));
+    t->bytes = end;
     return BT_OK;
 }
 

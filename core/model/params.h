@@ -14,6 +14,7 @@ typedef struct bti_param {
     int64_t rows, cols; /* vectors: 1 x cols */
     int dims;           /* 2, or 1 for vectors */
     bti_init init;
+    int frozen;       /* keeps its value: it has no gradient and no moments */
     uint64_t address; /* bytes from the start of each of the four state regions */
 } bti_param;
 
@@ -21,12 +22,13 @@ typedef struct bti_params {
     bti_param *param;
     int32_t count, capacity;
     int64_t elements; /* parameters of the model */
-    uint64_t bytes;   /* of one state region */
+    uint64_t bytes;   /* of the region of weights */
+    uint64_t trained; /* of those of gradients and moments, which are its beginning */
     bt_dtype dtype;
 } bti_params;
 
 /* Adds one; its index, -1 when out of memory. Places are multiples of `alignment` and cross no
- * multiple of `heap` (0: no limit). */
+ * multiple of `heap` (0: no limit); the frozen ones come last. */
 int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, int64_t cols,
                        bti_init init);
 bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap);

@@ -93,21 +93,30 @@ typedef struct final_norm {
     bti_tid x, stats;
 } final_norm;
 
+/* Backward through the stack of a side that learns, down to where nothing below learns: then the
+ * result is 0, else the gradient of the embeddings. */
 static bti_tid stack_bwd(bti_build *b, int decoder, const final_norm *norm, bti_tid dy) {
     const bti_model *m = b->m;
     int32_t first, n = stack_of(m, decoder, &first);
     if (m->cfg.final_norm)
         dy = bti_norm_bwd(b, &m->final_norm[decoder], dy, norm->x, norm->stats, 0, -1);
-    for (int32_t i = first + n - 1; i >= first; i--)
-        dy = bti_layer_bwd(b, &m->layer[i], dy, &m->saved[i]);
+    for (int32_t i = first + n - 1; i >= first && dy != 0; i--) {
+        const bti_layer *l = &m->layer[i];
+        if (m->lowest[decoder] > bti_unit(m, l, l->blocks - 1)) return 0;
+        dy = bti_layer_bwd(b, l, dy, &m->saved[i]);
+    }
     return dy;
 }
 
 static void backward(bti_build *b, const final_norm norm[2], bti_tid dhidden) {
-    b->dmemory = bti_activation_new(b, "d encoder output", -1, BTI_CLASS_NONE,
-                                    b->step->shape.rows[0], b->m->cfg.d_model);
-    bti_embedding_bwd(b, 1, stack_bwd(b, 1, &norm[1], dhidden));
-    bti_embedding_bwd(b, 0, stack_bwd(b, 0, &norm[0], b->dmemory));
+    if (!bti_model_learns(b->m, 1)) return;
+    if (bti_model_learns(b->m, 0))
+        b->dmemory = bti_activation_new(b, "d encoder output", -1, BTI_CLASS_NONE,
+                                        b->step->shape.rows[0], b->m->cfg.d_model);
+    bti_tid dy = stack_bwd(b, 1, &norm[1], dhidden);
+    if (dy != 0) bti_embedding_bwd(b, 1, dy);
+    if (b->dmemory != 0) dy = stack_bwd(b, 0, &norm[0], b->dmemory);
+    if (b->dmemory != 0 && dy != 0) bti_embedding_bwd(b, 0, dy);
 }
 
 bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out) {

@@ -1,5 +1,5 @@
 /* The program of an update's end: norm of all gradients, scalars, optimiser step, over the flat
- * state regions, a piece for each heap. */
+ * state regions as far as parameters are trained, a piece for each heap. */
 #include "core/base/status.h"
 #include "core/model/model.h"
 
@@ -7,7 +7,7 @@ bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step) {
     const bti_params *t = &step->model->params;
     static const char *const name[] = {"weights", "gradients", "moment 1", "moment 2"};
     bt_dtype acc = bti_dtype_acc(t->dtype);
-    int64_t size = (int64_t)bti_dtype_size(t->dtype), total = (int64_t)t->bytes;
+    int64_t size = (int64_t)bti_dtype_size(t->dtype), total = (int64_t)t->trained;
     int64_t piece = step->heap ? (int64_t)step->heap : total, blocks = 0;
     bti_program_begin(p, NULL, 0);
     for (int64_t at = 0; at < total; at += piece)

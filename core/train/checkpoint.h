@@ -1,5 +1,5 @@
 /* Checkpoints: one safetensors file holds weights under torch.nn.Transformer's names, both moments
- * (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all that a run needs to go
+ * of what is not frozen (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all that a run needs to go
  * on: update, steps taken, checksums of text and tokenisers, and the run file. Written aside,
  * flushed, renamed; checksummed. Never in it: anything of how the run was fitted. */
 #ifndef BANTAM_TRAIN_CHECKPOINT_H

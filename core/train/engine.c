@@ -119,8 +119,16 @@ static size_t param_bytes(const bti_engine *e, int32_t param) {
     return (size_t)(p->rows * p->cols) * bti_dtype_size(e->model->params.dtype);
 }
 
+/* A frozen parameter has weights only. */
+static bt_status check_region(const bti_engine *e, bti_region region, int32_t param) {
+    const bti_param *p = &e->model->params.param[param];
+    if (region == BTI_REGION_WEIGHTS || !p->frozen) return BT_OK;
+    return bti_fail(BT_EINTERNAL, "%s is frozen: it has weights only", p->name);
+}
+
 bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
                           int64_t count, void *host) {
+    BT_TRY(check_region(e, region, param));
     size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
     return settle(e, e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
@@ -128,6 +136,7 @@ bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64
 }
 
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+    BT_TRY(check_region(e, region, param));
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
     return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, param)));
 }

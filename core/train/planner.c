@@ -335,7 +335,8 @@ static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) 
     uint64_t align = s->info->alignment ? s->info->alignment : 1;
     plan->heap = s->info->max_alloc / align * align;
     BT_TRY(bti_params_place(t, align, plan->heap));
-    for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
+    plan->region[BTI_REGION_WEIGHTS] = t->bytes;
+    for (int r = BTI_REGION_GRADIENTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->trained;
     s->places.positions = 0;
     s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
     uint64_t table =
