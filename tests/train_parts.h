@@ -7,6 +7,7 @@
 void add_train_fault(TCase *tc);
 void add_train_freeze(TCase *tc);
 void add_train_grad(TCase *tc);
+void add_train_initial(TCase *tc);
 void add_train_resume(TCase *tc);
 void add_train_split(TCase *tc);
 

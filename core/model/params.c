@@ -55,6 +55,13 @@ bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
     return BT_OK;
 }
 
+int64_t bti_params_frozen(const bti_params *t) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < t->count; i++)
+        if (t->param[i].frozen) n += t->param[i].rows * t->param[i].cols;
+    return n;
+}
+
 int32_t bti_params_find(const bti_params *t, const char *name) {
     for (int32_t i = 0; i < t->count; i++)
         if (strcmp(t->param[i].name, name) == 0) return i;

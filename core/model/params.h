@@ -32,6 +32,7 @@ typedef struct bti_params {
 int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, int64_t cols,
                        bti_init init);
 bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap);
+int64_t bti_params_frozen(const bti_params *t);                 /* elements */
 int32_t bti_params_find(const bti_params *t, const char *name); /* -1: none */
 void bti_params_clear(bti_params *t);
 

@@ -277,6 +277,39 @@ bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out) {
     }
 }
 
+/* A model file of a folder, NULL in *out when it is not there; a damaged one is passed over. */
+static bt_status open_if_there(const char *folder, const char *name, bti_checkpoint **out) {
+    char *path = bti_path_join(folder, name);
+    bt_status status = path == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && bti_file_exists(path)) {
+        status = bti_checkpoint_open(path, out);
+        if (status == BT_EINPUT) {
+            bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
+            status = BT_OK;
+        }
+    }
+    bti_free(path);
+    return status;
+}
+
+bt_status bti_checkpoint_find(const char *folder, bti_checkpoint **out) {
+    bti_checkpoint *model = NULL, *newest = NULL;
+    *out = NULL;
+    BT_TRY(open_if_there(folder, "best.safetensors", out));
+    if (*out != NULL) return BT_OK;
+    BT_TRY(open_if_there(folder, "model.safetensors", &model));
+    bt_status status = bti_checkpoint_newest(folder, &newest);
+    if (status != BT_OK) {
+        bti_checkpoint_close(model);
+        return status;
+    }
+    int keep = newest == NULL || (model != NULL && model->info.update >= newest->info.update);
+    bti_checkpoint_close(keep ? newest : model);
+    *out = keep ? model : newest;
+    if (*out != NULL) return BT_OK;
+    return bti_fail(BT_EINPUT, "%s holds no model.safetensors and no checkpoint", folder);
+}
+
 bt_status bti_checkpoint_last(const char *folder, int64_t *update) {
     return next_below(folder, INT64_MAX, update);
 }

@@ -135,10 +135,18 @@ bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64
                                            (uint64_t)count * size));
 }
 
-bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                                int64_t count, const void *host) {
     BT_TRY(check_region(e, region, param));
+    size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
-    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, param)));
+    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off + (uint64_t)from * size, host,
+                                         (uint64_t)count * size));
+}
+
+bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+    const bti_param *p = &e->model->params.param[param];
+    return bti_engine_write_part(e, region, param, 0, p->rows * p->cols, host);
 }
 
 bt_status bti_engine_init(bti_engine *e) {

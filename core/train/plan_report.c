@@ -109,9 +109,9 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
         bytes_json(p), "micro_batch", "sentences", (json_int_t)c->sentences, "source_tokens",
         (json_int_t)c->rows[0], "target_tokens", (json_int_t)c->rows[1], "micro_batches_per_update",
         (json_int_t)p->micro_batches, "recompute", recompute_json(s), "logit_rows",
-        (json_int_t)p->choices.logit_rows, "precision", "fp32", "optimizer_state", "device", "longest_pair",
-        longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice", advice_json(s),
-        "predicted", "seconds_per_update", p->seconds, "parameters",
+        (json_int_t)p->choices.logit_rows, "precision", "fp32", "optimizer_state", "device",
+        "longest_pair", longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice",
+        advice_json(s), "predicted", "seconds_per_update", p->seconds, "parameters",
         (json_int_t)s->model->params.elements, "largest_allocation_bytes",
         (json_int_t)s->dev->info.max_alloc);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
@@ -144,6 +144,11 @@ bt_status bt_plan_text(const bt_plan *plan, char **text) {
     bti_corpus_target(s->corpus, c->longest, &target);
     bti_text_add(&out, "\n  least needed   %s\n", a);
     bti_text_add(&out, "  parameters     %lld\n", (long long)s->model->params.elements);
+    if (bti_params_frozen(&s->model->params) > 0)
+        bti_text_add(&out, "  frozen         %lld: no gradient, no optimizer state\n",
+                     (long long)bti_params_frozen(&s->model->params));
+    if (s->initial != NULL)
+        bti_text_add(&out, "  first values   %s\n", bti_initial_text(s->initial));
     bti_text_add(
         &out, "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
         (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", (long long)p->caps.rows[0],

@@ -3,6 +3,7 @@
 #ifndef BANTAM_TRAIN_SESSION_H
 #define BANTAM_TRAIN_SESSION_H
 
+#include "core/train/initial.h"
 #include "core/train/planner.h"
 
 typedef struct bti_session {
@@ -14,6 +15,7 @@ typedef struct bti_session {
     bt_dev *dev;
     bti_model *model;
     bti_run_plan *plan;
+    bti_initial *initial; /* the run file's initial_model, checked; else NULL */
     bti_workload workload;
     int64_t run_end;      /* last update of the run file */
     int64_t last_update;  /* where this one ends: options may stop it earlier */
@@ -24,6 +26,7 @@ typedef struct bti_session_options {
     const char *device, *memory; /* NULL: auto, the run file's limit */
     int threads;
     int64_t updates;                   /* 0: as the run file says */
+    int resume;                        /* initial_model is not opened */
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
@@ -32,6 +35,8 @@ typedef struct bti_session_options {
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
                            bti_session **out);
 void bti_session_close(bti_session *s);
+/* Opens and checks the run file's initial_model where it has one, and says what was found. */
+bt_status bti_session_initial(bti_session *s);
 /* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
 bt_status bti_session_tokenizers(bti_session *s);
 

@@ -119,14 +119,26 @@ static bt_status save_model(trainer *t, const char *name) {
 
 /* Keys whose change would make another run of it, and keys that say nothing of what is learned; the
  * text and the tokenisers have checksums. What is left may be changed, and is told. */
-static const char *const fixed[] = {
-    "model.d_model",        "model.ff",         "model.heads",      "model.encoder_layers",
-    "model.decoder_layers", "model.norm",       "model.activation", "model.positions",
-    "model.tie_embeddings", "model.final_norm", "model.norm_eps",   "training.batch",
-    "training.batch_unit",  "training.seed",    "optimizer.kind",   NULL};
-static const char *const outside[] = {"output",           "data.",           "tokenizer.",
-                                      "memory.",          "checkpoint.",     "validation.",
-                                      "training.updates", "training.epochs", NULL};
+static const char *const fixed[] = {"model.d_model",
+                                    "model.ff",
+                                    "model.heads",
+                                    "model.encoder_layers",
+                                    "model.decoder_layers",
+                                    "model.norm",
+                                    "model.activation",
+                                    "model.positions",
+                                    "model.tie_embeddings",
+                                    "model.final_norm",
+                                    "model.norm_eps",
+                                    "training.batch",
+                                    "training.batch_unit",
+                                    "training.seed",
+                                    "optimizer.kind",
+                                    "freeze",
+                                    NULL};
+static const char *const outside[] = {
+    "output",           "data.",           "tokenizer.", "memory.", "checkpoint.", "validation.",
+    "training.updates", "training.epochs", "initial_",   NULL};
 
 static int is_fixed(const bti_run_config *c, const char *key) {
     /* the rows of a table, when positions are learned */
@@ -205,6 +217,18 @@ static bt_status check_output(const trainer *t) {
                     t->cfg->output, (long long)update);
 }
 
+/* First values: the seed's, initial_model's where that has them. */
+static bt_status first_values(trainer *t) {
+    bti_session *s = t->s;
+    if (s->initial == NULL) BT_TRY(bti_session_initial(s));
+    if (s->initial == NULL || !bti_initial_is_whole(s->initial)) BT_TRY(bti_engine_init(t->engine));
+    if (s->initial == NULL) return BT_OK;
+    bt_status status = bti_initial_load(s->initial, t->engine);
+    bti_initial_close(s->initial);
+    s->initial = NULL;
+    return status;
+}
+
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
@@ -213,7 +237,7 @@ static bt_status begin(trainer *t) {
     if (c == NULL) {
         if (t->options->resume)
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
-        return bti_engine_init(t->engine);
+        return first_values(t);
     }
     bt_status status = check_resume(t, c);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
@@ -487,6 +511,8 @@ static void say_plan(const trainer *t) {
     char total[32], budget[32];
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
+    int64_t frozen = bti_params_frozen(&t->s->model->params);
+    if (frozen > 0) bti_log(BT_LOG_INFO, "%lld of the parameters are frozen", (long long)frozen);
     bti_log(BT_LOG_INFO,
             "%lld parameters on %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d layers "
             "recomputed, output in chunks of %lld rows; longest pair: line %lld",
@@ -501,6 +527,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .memory = options->memory,
                               .threads = options->threads,
                               .updates = options->updates,
+                              .resume = options->resume,
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = check_output(&t);
