@@ -97,5 +97,6 @@ void add_data(TCase *tc);
 void add_translate(TCase *tc);
 void add_valid(TCase *tc);
 void add_check(TCase *tc);
+void add_init(TCase *tc);
 
 #endif

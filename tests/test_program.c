@@ -10,6 +10,7 @@ static void add(TCase *tc) {
     add_translate(tc);
     add_valid(tc);
     add_check(tc);
+    add_init(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }
