@@ -1,5 +1,6 @@
 /* The optimiser: sums of squares by block, the scalars of an update, and AdamW with clipping in one
- * pass (reads g, w, m, v and writes w, m, v: 28 bytes a parameter). */
+ * pass (reads g, w, m, v and writes w, m, v: 28 bytes a parameter), over flat ranges and over
+ * tables with compact gradients. */
 #include "cpu/rows.h"
 
 /* (s, q) with sum of squares s^2 q: squares of fp32 numbers neither overflow nor vanish in double.
@@ -60,18 +61,31 @@ bt_status BTCPU_FN(update_scalars)(bt_dev *dev, bt_stream *stream, const bt_call
 }
 
 typedef struct adam {
-    const float *g;
-    float *w, *m, *v;
     float factor, decay, keep, beta1, beta2, rate1, rate2, step, root, eps;
 } adam;
 
-/* w keeps `keep` of itself (decoupled decay); decay is added to the gradient (the other kind). */
-static void adam_run(const btcpu_part *part) {
-    const adam c = *(const adam *)part->ctx;
-    const float *g = c.g;
-    float *w = c.w, *m = c.m, *v = c.v;
+static adam adam_of(const bt_adamw_params *p, const float *s) {
+    const double lr = s[BT_SCALAR_LR], c1 = s[BT_SCALAR_CORRECTION1];
+    const double c2 = s[BT_SCALAR_CORRECTION2];
+    return (adam){.factor = s[BT_SCALAR_FACTOR],
+                  .decay = p->decoupled ? 0.0f : (float)p->weight_decay,
+                  .keep = p->decoupled ? (float)(1.0 - lr * p->weight_decay) : 1.0f,
+                  .beta1 = (float)p->beta1,
+                  .beta2 = (float)p->beta2,
+                  .rate1 = (float)(1.0 - p->beta1),
+                  .rate2 = (float)(1.0 - p->beta2),
+                  .step = (float)(lr / c1),
+                  .root = (float)(1.0 / sqrt(c2)),
+                  .eps = (float)p->eps};
+}
+
+/* n parameters. w keeps `keep` of itself (decoupled decay); decay is added to the gradient (the
+ * other kind). One copy of the loop for both ops, so that they give the same bits. */
+__attribute__((noinline)) static void adam_span(const adam *a, const float *g, float *w, float *m,
+                                                float *v, int64_t n) {
+    const adam c = *a;
 #pragma omp simd
-    for (int64_t i = part->first; i < part->end; i++) {
+    for (int64_t i = 0; i < n; i++) {
         float d = g[i] * c.factor + c.decay * w[i];
         float mi = c.beta1 * m[i] + c.rate1 * d;
         float vi = c.beta2 * v[i] + c.rate2 * (d * d);
@@ -81,28 +95,84 @@ static void adam_run(const btcpu_part *part) {
     }
 }
 
+typedef struct adam_flat {
+    adam c;
+    const float *g;
+    float *w, *m, *v;
+} adam_flat;
+
+static void adam_run(const btcpu_part *part) {
+    const adam_flat *a = part->ctx;
+    const int64_t i = part->first;
+    adam_span(&a->c, a->g + i, a->w + i, a->m + i, a->v + i, part->end - i);
+}
+
 bt_status BTCPU_FN(adamw)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
-    const bt_adamw_params *p = &call->p.adamw;
     const float *s = btcpu_f32(&call->t[BT_ADAMW_SCALARS]);
     if (s[BT_SCALAR_SKIP] != 0.0f) return BT_OK;
-    const double lr = s[BT_SCALAR_LR], c1 = s[BT_SCALAR_CORRECTION1];
-    const double c2 = s[BT_SCALAR_CORRECTION2];
-    const adam a = {.g = btcpu_f32(&call->t[BT_ADAMW_G]),
-                    .w = btcpu_f32(&call->t[BT_ADAMW_W]),
-                    .m = btcpu_f32(&call->t[BT_ADAMW_M]),
-                    .v = btcpu_f32(&call->t[BT_ADAMW_V]),
-                    .factor = s[BT_SCALAR_FACTOR],
-                    .decay = p->decoupled ? 0.0f : (float)p->weight_decay,
-                    .keep = p->decoupled ? (float)(1.0 - lr * p->weight_decay) : 1.0f,
-                    .beta1 = (float)p->beta1,
-                    .beta2 = (float)p->beta2,
-                    .rate1 = (float)(1.0 - p->beta1),
-                    .rate2 = (float)(1.0 - p->beta2),
-                    .step = (float)(lr / c1),
-                    .root = (float)(1.0 / sqrt(c2)),
-                    .eps = (float)p->eps};
+    const adam_flat a = {.c = adam_of(&call->p.adamw, s),
+                         .g = btcpu_f32(&call->t[BT_ADAMW_G]),
+                         .w = btcpu_f32(&call->t[BT_ADAMW_W]),
+                         .m = btcpu_f32(&call->t[BT_ADAMW_M]),
+                         .v = btcpu_f32(&call->t[BT_ADAMW_V])};
     const int64_t n = call->t[BT_ADAMW_W].rows * call->t[BT_ADAMW_W].cols;
     btcpu_run_parts(dev, btcpu_parts(dev, n), n, adam_run, &a);
+    return BT_OK;
+}
+
+/* ---- compact gradients: 24 bytes a parameter of the table, 4 more in rows that have one --------
+ */
+
+#define ZEROS 1024 /* columns that have no gradient are done in chunks of this */
+
+typedef struct adam_rows {
+    adam c;
+    const bt_view *g, *index, *w, *m, *v;
+} adam_rows;
+
+/* First entry of the index that is `row` or more. */
+static int64_t find_row(const int32_t *index, int64_t ld, int64_t n, int64_t row) {
+    int64_t low = 0;
+    while (low < n) {
+        const int64_t middle = low + (n - low) / 2;
+        if (index[middle * ld] < row)
+            low = middle + 1;
+        else
+            n = middle;
+    }
+    return low;
+}
+
+static void adam_table(const btcpu_part *part) {
+    static const float zeros[ZEROS];
+    const adam_rows *a = part->ctx;
+    const int32_t *index = btcpu_i32(a->index);
+    const int64_t ld = a->index->ld, n = a->index->rows, cols = a->w->cols;
+    int64_t k = find_row(index, ld, n, part->first);
+    for (int64_t row = part->first; row < part->end; row++) {
+        float *w = btcpu_f32(a->w) + row * a->w->ld;
+        float *m = btcpu_f32(a->m) + row * a->m->ld, *v = btcpu_f32(a->v) + row * a->v->ld;
+        if (k < n && index[k * ld] == row) {
+            adam_span(&a->c, btcpu_f32(a->g) + k++ * a->g->ld, w, m, v, cols);
+            continue;
+        }
+        for (int64_t c = 0; c < cols; c += ZEROS)
+            adam_span(&a->c, zeros, w + c, m + c, v + c, cols - c < ZEROS ? cols - c : ZEROS);
+    }
+}
+
+bt_status BTCPU_FN(adamw_rows)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *t = call->t;
+    const float *s = btcpu_f32(&t[BT_ADAMW_ROWS_SCALARS]);
+    if (s[BT_SCALAR_SKIP] != 0.0f) return BT_OK;
+    const adam_rows a = {.c = adam_of(&call->p.adamw, s),
+                         .g = &t[BT_ADAMW_ROWS_G],
+                         .index = &t[BT_ADAMW_ROWS_INDEX],
+                         .w = &t[BT_ADAMW_ROWS_W],
+                         .m = &t[BT_ADAMW_ROWS_M],
+                         .v = &t[BT_ADAMW_ROWS_V]};
+    btcpu_run_parts(dev, btcpu_parts(dev, a.w->rows * a.w->cols), a.w->rows, adam_table, &a);
     return BT_OK;
 }

@@ -274,24 +274,64 @@ static void adamw_one(const bt_adamw_params *p, const double *c, double g, doubl
           (sqrt(*v / c[BT_SCALAR_CORRECTION2]) + p->eps);
 }
 
+typedef struct adam_mats {
+    btref_mat g, w, m, v;
+} adam_mats;
+
+/* Row `row` of the state with row `from` of the gradient; no gradient (g.p NULL): zero. */
+static void adamw_row(const bt_adamw_params *p, const double *c, const adam_mats *t, int64_t row,
+                      int64_t from) {
+    double g[BTREF_BLOCK], w[BTREF_BLOCK], m[BTREF_BLOCK], v[BTREF_BLOCK];
+    for (int64_t at = 0; at < t->w.cols; at += BTREF_BLOCK) {
+        int64_t n = btref_min(BTREF_BLOCK, t->w.cols - at);
+        btref_get_or_zero(g, &t->g, from, at, n);
+        btref_get(w, &t->w, row, at, n);
+        btref_get(m, &t->m, row, at, n);
+        btref_get(v, &t->v, row, at, n);
+        for (int64_t i = 0; i < n; i++) adamw_one(p, c, g[i], &w[i], &m[i], &v[i]);
+        btref_put(w, &t->w, row, at, n);
+        btref_put(m, &t->m, row, at, n);
+        btref_put(v, &t->v, row, at, n);
+    }
+}
+
 bt_status btref_adamw(const btref_args *a) {
-    const bt_adamw_params *p = &a->call->p.adamw;
-    btref_mat grad = btref_operand(a, BT_ADAMW_G), scalars = btref_operand(a, BT_ADAMW_SCALARS),
-              weight = btref_operand(a, BT_ADAMW_W), moment1 = btref_operand(a, BT_ADAMW_M),
-              moment2 = btref_operand(a, BT_ADAMW_V);
-    double c[BT_SCALAR_COUNT], g[BTREF_BLOCK], w[BTREF_BLOCK], m[BTREF_BLOCK], v[BTREF_BLOCK];
+    adam_mats t = {btref_operand(a, BT_ADAMW_G), btref_operand(a, BT_ADAMW_W),
+                   btref_operand(a, BT_ADAMW_M), btref_operand(a, BT_ADAMW_V)};
+    btref_mat scalars = btref_operand(a, BT_ADAMW_SCALARS);
+    double c[BT_SCALAR_COUNT];
+    btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
+    if (c[BT_SCALAR_SKIP] == 0) adamw_row(&a->call->p.adamw, c, &t, 0, 0);
+    return BT_OK;
+}
+
+/* Entries ascend up to the padding. */
+static bt_status check_index(const btref_mat *index, int64_t table_rows) {
+    int64_t least = 0;
+    for (int64_t k = 0; k < index->rows; k++) {
+        int64_t row = btref_int(index, k, 0);
+        if (row < least)
+            return bti_fail(BT_EINTERNAL, "adamw_rows: entry %lld of the index is %lld after %lld",
+                            (long long)k, (long long)row, (long long)(least - 1));
+        least = row >= table_rows ? table_rows : row + 1;
+    }
+    return BT_OK;
+}
+
+bt_status btref_adamw_rows(const btref_args *a) {
+    adam_mats t = {btref_operand(a, BT_ADAMW_ROWS_G), btref_operand(a, BT_ADAMW_ROWS_W),
+                   btref_operand(a, BT_ADAMW_ROWS_M), btref_operand(a, BT_ADAMW_ROWS_V)};
+    adam_mats untouched = {{0}, t.w, t.m, t.v};
+    btref_mat index = btref_operand(a, BT_ADAMW_ROWS_INDEX),
+              scalars = btref_operand(a, BT_ADAMW_ROWS_SCALARS);
+    double c[BT_SCALAR_COUNT];
+    BT_TRY(check_index(&index, t.w.rows));
     btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
     if (c[BT_SCALAR_SKIP] != 0) return BT_OK;
-    for (int64_t at = 0; at < grad.cols; at += BTREF_BLOCK) {
-        int64_t n = btref_min(BTREF_BLOCK, grad.cols - at);
-        btref_get(g, &grad, 0, at, n);
-        btref_get(w, &weight, 0, at, n);
-        btref_get(m, &moment1, 0, at, n);
-        btref_get(v, &moment2, 0, at, n);
-        for (int64_t i = 0; i < n; i++) adamw_one(p, c, g[i], &w[i], &m[i], &v[i]);
-        btref_put(w, &weight, 0, at, n);
-        btref_put(m, &moment1, 0, at, n);
-        btref_put(v, &moment2, 0, at, n);
+    for (int64_t row = 0, k = 0; row < t.w.rows; row++) {
+        int touched = k < index.rows && btref_int(&index, k, 0) == row;
+        adamw_row(&a->call->p.adamw, c, touched ? &t : &untouched, row, k);
+        k += touched;
     }
     return BT_OK;
 }

@@ -283,6 +283,31 @@ static void first_step(int decoupled) {
     expect("second moment", answer(&c, BT_ADAMW_V), want_v, 2);
 }
 
+/* The middle row of three has a gradient; the others have momentum, which decays and moves them. */
+static void step_of_rows(void) {
+    static const double scalars[BT_SCALAR_COUNT] = {[BT_SCALAR_LR] = 0.5,
+                                                    [BT_SCALAR_CORRECTION1] = 1,
+                                                    [BT_SCALAR_CORRECTION2] = 1,
+                                                    [BT_SCALAR_FACTOR] = 2};
+    static const double g[2] = {3, 8}, index[2] = {1, 3}, w[3] = {1, 1, 1}, m[3] = {4, 0, -2},
+                        v[3] = {4, 0, 16};
+    /* g' = 0, 6, 0; m = m / 2 + g' / 2; v = v / 4 + 3/4 g'^2; w -= m / sqrt(v) / 2 */
+    static const double want_m[3] = {2, 3, -1}, want_v[3] = {1, 27, 4};
+    const double want_w[3] = {1 - 0.5 * 2, 1 - 0.5 * 3 / sqrt(27), 1 + 0.5 * 1 / 2};
+    cf_call c;
+    cf_begin(&c, BT_OP_ADAMW_ROWS, "known");
+    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1};
+    set(&c, BT_ADAMW_ROWS_G, 2, 1, g);
+    set(&c, BT_ADAMW_ROWS_INDEX, 2, 1, index);
+    set(&c, BT_ADAMW_ROWS_SCALARS, 1, BT_SCALAR_COUNT, scalars);
+    set(&c, BT_ADAMW_ROWS_W, 3, 1, w);
+    set(&c, BT_ADAMW_ROWS_M, 3, 1, m);
+    set(&c, BT_ADAMW_ROWS_V, 3, 1, v);
+    expect("weights of rows", answer(&c, BT_ADAMW_ROWS_W), want_w, 3);
+    expect("first moment of rows", answer(&c, BT_ADAMW_ROWS_M), want_m, 3);
+    expect("second moment of rows", answer(&c, BT_ADAMW_ROWS_V), want_v, 3);
+}
+
 void known_answers(void) {
     for (int how = 0; how < 16; how++) gemm_by_loop(how);
     activations();
@@ -297,5 +322,6 @@ void known_answers(void) {
     best_symbols();
     first_step(0);
     first_step(1);
+    step_of_rows();
     cf_reset();
 }

@@ -1,4 +1,4 @@
-/* Cases of the optimiser: sums of squares, the scalar block, AdamW. */
+/* Cases of the optimiser: sums of squares, the scalar block, AdamW, flat and over tables. */
 #include "tests/conform.h"
 
 /* ---- sum of squares ----------------------------------------------------------------------------
@@ -143,26 +143,31 @@ void case_update_scalars(void) {
 /* ---- AdamW --------------------------------------------------------------------------------------
  */
 
-static void adamw_call(cf_call *c, int64_t n, int decoupled, double decay, int skip) {
-    cf_begin(c, BT_OP_ADAMW, "%lld values, decoupled %d, decay %g, skip %d", (long long)n,
-             decoupled, decay, skip);
-    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
-    cf_add(c, BT_ADAMW_G, 1, n);
-    double *s = cf_add(c, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT);
-    for (int i = BT_ADAMW_W; i <= BT_ADAMW_V; i++) cf_add(c, i, 1, n);
-    double *v = c->t[BT_ADAMW_V].x;
-    for (int64_t k = 0; k < n; k++) v[k] = cf_round(c, BT_ADAMW_V, 0.01 + fabs(v[k]));
+/* Scalars and state (w, then m and v), rows x cols. */
+static void adamw_state(cf_call *c, int scalars, int w, int64_t rows, int64_t cols, int skip) {
+    double *s = cf_add(c, scalars, 1, BT_SCALAR_COUNT);
+    for (int i = w; i < w + 3; i++) cf_add(c, i, rows, cols);
+    double *v = c->t[w + 2].x;
+    for (int64_t k = 0; k < rows * cols; k++) v[k] = cf_round(c, w + 2, 0.01 + fabs(v[k]));
     static const double block[BT_SCALAR_COUNT] = {
         [BT_SCALAR_LR] = 0.01,           [BT_SCALAR_CLIP] = 1,
         [BT_SCALAR_CORRECTION1] = 0.271, [BT_SCALAR_CORRECTION2] = 0.0588,
         [BT_SCALAR_LOSS_SCALE] = 2,      [BT_SCALAR_NORM] = 4,
         [BT_SCALAR_FACTOR] = 0.125};
-    for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = cf_round(c, BT_ADAMW_SCALARS, block[k]);
+    for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = cf_round(c, scalars, block[k]);
     s[BT_SCALAR_SKIP] = skip;
-    for (int i = BT_ADAMW_W; i <= BT_ADAMW_V; i++) {
+    for (int i = w; i < w + 3; i++) {
         cf_bound(c, i, 8, 2);
-        if (skip) memset(c->t[i].written, 0, (size_t)n);
+        if (skip) memset(c->t[i].written, 0, (size_t)(rows * cols));
     }
+}
+
+static void adamw_call(cf_call *c, int64_t n, int decoupled, double decay, int skip) {
+    cf_begin(c, BT_OP_ADAMW, "%lld values, decoupled %d, decay %g, skip %d", (long long)n,
+             decoupled, decay, skip);
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
+    cf_add(c, BT_ADAMW_G, 1, n);
+    adamw_state(c, BT_ADAMW_SCALARS, BT_ADAMW_W, 1, n, skip);
     if (skip && n > 0) c->t[BT_ADAMW_G].x[0] = NAN;
 }
 
@@ -173,6 +178,73 @@ void case_adamw(void) {
         for (int option = 0; option < 8; option++) {
             adamw_call(&c, n[i], option & 1, option & 2 ? 0.01 : 0, option >> 2);
             cf_check(&c);
+            cf_reset();
+        }
+}
+
+/* ---- AdamW with a compact gradient --------------------------------------------------------------
+ */
+
+/* `touched` rows of a table have a gradient, `padding` more are left of the compact table: never
+ * read, so NaN. */
+typedef struct rows_shape {
+    int64_t rows, cols, touched, padding;
+} rows_shape;
+
+static void adamw_rows_call(cf_call *c, const rows_shape *s, int decoupled, double decay,
+                            int skip) {
+    int64_t kept = s->touched + s->padding;
+    cf_begin(c, BT_OP_ADAMW_ROWS, "%lld x %lld, %lld rows and %lld more, decoupled %d, decay %g%s",
+             (long long)s->rows, (long long)s->cols, (long long)s->touched, (long long)s->padding,
+             decoupled, decay, skip ? ", skip" : "");
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
+    double *g = cf_add(c, BT_ADAMW_ROWS_G, kept, s->cols);
+    for (int64_t k = s->touched * s->cols; k < kept * s->cols; k++) g[k] = NAN;
+    double *index = cf_add(c, BT_ADAMW_ROWS_INDEX, kept, 1);
+    for (int64_t row = 0, k = 0; k < s->touched; row++)
+        if (s->rows - row == s->touched - k || cf_below(s->rows) < s->touched)
+            index[k++] = (double)row;
+    /* Padding: the first number that is no row, then the largest. */
+    for (int64_t k = s->touched; k < kept; k++)
+        index[k] = k == s->touched ? (double)s->rows : (double)INT32_MAX;
+    adamw_state(c, BT_ADAMW_ROWS_SCALARS, BT_ADAMW_ROWS_W, s->rows, s->cols, skip);
+}
+
+/* The same bits as adamw over the whole table with zeros in the other rows. */
+static void as_dense(const cf_call *c, const rows_shape *s) {
+    cf_call dense;
+    adamw_call(&dense, s->rows * s->cols, c->p.adamw.decoupled, c->p.adamw.weight_decay, 0);
+    double *g = dense.t[BT_ADAMW_G].x;
+    memset(g, 0, (size_t)(s->rows * s->cols) * sizeof *g);
+    for (int64_t k = 0; k < s->touched; k++)
+        memcpy(g + (int64_t)c->t[BT_ADAMW_ROWS_INDEX].x[k] * s->cols,
+               c->t[BT_ADAMW_ROWS_G].x + k * s->cols, (size_t)s->cols * sizeof *g);
+    for (int i = 0; i < 3; i++)
+        memcpy(dense.t[BT_ADAMW_W + i].x, c->t[BT_ADAMW_ROWS_W + i].x,
+               (size_t)(s->rows * s->cols) * sizeof *g);
+    cf_result a = cf_run(cf_device(), c, cf_type, 0, NULL);
+    cf_result b = cf_run(cf_device(), &dense, cf_type, 0, NULL);
+    for (int i = 0; i < 3; i++)
+        ck_assert_msg(memcmp(a.y[BT_ADAMW_ROWS_W + i], b.y[BT_ADAMW_W + i],
+                             (size_t)(s->rows * s->cols) * sizeof *g) == 0,
+                      "adamw_rows (%s): %s has other bits than adamw gives", c->what,
+                      bti_op_info(BT_OP_ADAMW)->operand[BT_ADAMW_W + i].name);
+}
+
+void case_adamw_rows(void) {
+    static const rows_shape shape[] = {{0, 5, 0, 0},        {0, 5, 0, 2},    {1, 1, 0, 0},
+                                       {1, 1, 1, 0},        {1, 1, 1, 3},    {7, 3, 7, 0},
+                                       {7, 3, 0, 7},        {97, 65, 13, 1}, {64, 1003, 3, 2},
+                                       {65, 1024, 64, 0},   {3, 2050, 2, 1}, {1003, 63, 100, 900},
+                                       {1003, 127, 1002, 1}};
+    cf_call c;
+    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++)
+        for (int option = 0; option < 8; option++) {
+            int decoupled = option & 1, skip = option >> 2;
+            if (cf_is_half() && shape[i].rows > 1000) continue;
+            adamw_rows_call(&c, &shape[i], decoupled, option & 2 ? 0.01 : 0, skip);
+            cf_check(&c);
+            if (!skip) as_dense(&c, &shape[i]);
             cf_reset();
         }
 }

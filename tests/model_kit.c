@@ -14,7 +14,7 @@ mk_setup mk_defaults(void) {
                                 .norm_eps = 1e-5},
                       .vocab = {97, 97},
                       .dtype = BT_F32,
-                      .plan = {.force_recompute_layers = -1},
+                      .plan = {.force_recompute_layers = -1, .force_compact = -1},
                       .engine = {.start = 1,
                                  .seed = 1,
                                  .smoothing = 0.1,
@@ -45,6 +45,25 @@ const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t
     return s;
 }
 
+/* Distinct ids of a side, and on the target side the symbol before the first. */
+static int64_t count_distinct(const bti_sentence *s, int64_t n, int side) {
+    int32_t most = 0;
+    int64_t count = side;
+    for (int pass = 0; pass < 2; pass++) {
+        char *seen = pass ? calloc((size_t)most + 1, 1) : NULL;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < s[i].count[side] - side; j++) {
+                int32_t id = s[i].ids[side][j];
+                if (!pass && id > most) most = id;
+                if (!pass || seen[id]) continue;
+                seen[id] = 1;
+                count++;
+            }
+        free(seen);
+    }
+    return count;
+}
+
 bti_workload mk_workload(const bti_sentence *s, int64_t n) {
     bti_workload w = {.max_sentences = n, .mean_sentences = (double)n};
     for (int64_t i = 0; i < n; i++) {
@@ -57,7 +76,10 @@ bti_workload mk_workload(const bti_sentence *s, int64_t n) {
         w.mean_pairs[1] += b * (b + 1) / 2 / (double)n;
         w.mean_pairs[2] += a * b / (double)n;
     }
-    for (int side = 0; side < 2; side++) w.mean_rows[side] = (double)w.max_rows[side];
+    for (int side = 0; side < 2; side++) {
+        w.mean_rows[side] = (double)w.max_rows[side];
+        w.max_distinct[side] = count_distinct(s, n, side);
+    }
     return w;
 }
 
@@ -113,6 +135,26 @@ bt_dev *mk_device(const char *backend, mk_watch *watch) {
 /* ---- models ------------------------------------------------------------------------------------
  */
 
+/* The step of a plan with other classes kept. */
+static void replan(mk_model *m, const mk_setup *setup) {
+    bti_run_plan *plan = m->plan;
+    bti_step step = {.model = m->model,
+                     .places = &plan->places,
+                     .shape = plan->caps,
+                     .choices = plan->choices,
+                     .training = 1,
+                     .first_micro_batch = 1,
+                     .grad_scale = 1};
+    bti_layout_options o = {
+        .alignment = m->dev->info.alignment, .heap = plan->heap, .guard = setup->plan.guard};
+    bti_train_program unused;
+    memcpy(plan->choices.keep, setup->keep, (size_t)m->model->layers * sizeof *setup->keep);
+    kit_ok(bti_model_emit_step(plan->step, &step, &unused));
+    kit_ok(bti_layout_make(plan->step, &o, &plan->layout));
+    if (plan->region[BTI_REGION_DYNAMIC] < plan->layout.bytes)
+        plan->region[BTI_REGION_DYNAMIC] = plan->layout.bytes;
+}
+
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
     bti_workload w = mk_workload(setup->sentence, setup->sentences);
@@ -125,6 +167,7 @@ mk_model mk_open(const mk_setup *setup) {
     kit_ok(bti_plan_search(m.model, m.dev->driver->planning, &m.dev->info, &w, longest,
                            &setup->plan, &m.plan));
     kit_ok(bti_run_plan_check(m.plan));
+    if (setup->keep != NULL) replan(&m, setup);
     kit_ok(bti_engine_new(m.dev, m.model, m.plan, w.max_sentences, w.max_rows[1], &setup->engine,
                           &m.engine));
     if (!setup->no_init) kit_ok(bti_engine_init(m.engine));
@@ -139,6 +182,25 @@ void mk_close(mk_model *m) {
     *m = (mk_model){0};
 }
 
+/* The compact gradient of parameter i, its rows at their ids. Rows behind the last id are zero. */
+static void spread(mk_model *m, int32_t i, void *host, double *out) {
+    const bti_param *p = &m->model->params.param[i];
+    bt_dtype dtype = m->model->params.dtype;
+    int side = m->model->embed[1] == i;
+    const int32_t *index = m->engine->index[side];
+    kit_ok(bti_engine_read(m->engine, BTI_REGION_GRADIENTS, i, 0, p->grad_rows * p->cols, host));
+    memset(out, 0, (size_t)(p->rows * p->cols) * sizeof *out);
+    for (int64_t k = 0; k < p->grad_rows; k++)
+        for (int64_t j = 0; j < p->cols; j++) {
+            double x = bti_load(host, dtype, k * p->cols + j);
+            if (index[k] < p->rows)
+                out[index[k] * p->cols + j] = x;
+            else
+                ck_assert_msg(x == 0, "row %d of the compact gradient of %s holds %g", (int)k,
+                              p->name, x);
+        }
+}
+
 double *mk_state(mk_model *m, bti_region region, int64_t *count) {
     const bti_params *t = &m->model->params;
     double *out = malloc((size_t)t->elements * sizeof *out);
@@ -147,6 +209,11 @@ double *mk_state(mk_model *m, bti_region region, int64_t *count) {
     for (int32_t i = 0; i < t->count; i++) {
         int64_t n = t->param[i].rows * t->param[i].cols;
         int there = region == BTI_REGION_WEIGHTS || !t->param[i].frozen;
+        if (there && region == BTI_REGION_GRADIENTS && t->param[i].compact) {
+            spread(m, i, host, out + at);
+            at += n;
+            continue;
+        }
         if (there) kit_ok(bti_engine_read(m->engine, region, i, 0, n, host));
         for (int64_t j = 0; j < n; j++) out[at++] = there ? bti_load(host, t->dtype, j) : 0;
     }

@@ -62,7 +62,8 @@ static uint64_t *all_totals(const problem *p, size_t *count) {
     for (int64_t parts = 1; parts <= n; parts++)
         for (int32_t r = 0; r <= p->model->layers; r++)
             for (int c = 0; c < 7; c++) {
-                bti_plan_options o = {.force_recompute_layers = r, .force_logit_rows = chunk[c]};
+                bti_plan_options o = {
+                    .force_recompute_layers = r, .force_logit_rows = chunk[c], .force_compact = -1};
                 for (int i = 0; i < 2; i++)
                     o.force_rows[i] = (p->w.max_rows[i] + parts - 1) / parts;
                 bti_run_plan *plan = search(p, &o);
@@ -84,7 +85,7 @@ START_TEST(never_refuses_what_fits) {
     size_t count;
     uint64_t *total = all_totals(&p, &count);
     qsort(total, count, sizeof *total, compare);
-    bti_plan_options o = {.force_recompute_layers = -1};
+    bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
     for (size_t i = 0; i < count; i += i < 8 ? 1 : count / 24 + 1) {
         o.budget = total[i];
         bti_run_plan *plan = search(&p, &o);
@@ -104,7 +105,7 @@ END_TEST
 /* From the minimum to plenty: never above the budget; below it: refused, with the split. */
 START_TEST(budgets) {
     problem p = new_problem(_i);
-    bti_plan_options o = {.force_recompute_layers = -1, .runtime = 12345};
+    bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1, .runtime = 12345};
     bti_run_plan *most = search(&p, &o);
     uint64_t minimum = most->minimum, plenty = most->total;
     ck_assert_uint_le(minimum, plenty);
@@ -140,7 +141,7 @@ END_TEST
  * what no micro-batch makes smaller is refused by name. */
 START_TEST(small_allocations) {
     problem p = new_problem(0);
-    bti_plan_options o = {.force_recompute_layers = -1};
+    bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
     bti_run_plan *free_plan = search(&p, &o), *plan;
     ck_assert_uint_gt(free_plan->largest_bytes, 12288);
     bti_run_plan_free(free_plan);
@@ -155,7 +156,7 @@ START_TEST(small_allocations) {
     bti_run_plan_free(plan);
     p.info.max_alloc = 12000;
     kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,
-              "src_embed.weight");
+              "generator.weight");
     /* Wide feed-forward: a row is 4,096 bytes, the longest sentence 14 rows. */
     bti_model_free(p.model);
     mk_setup s = mk_defaults();
@@ -234,7 +235,7 @@ START_TEST(huge) {
     bti_format_bytes(m.plan->minimum, least);
     printf("plan: base model, 250,002 words untied, 128 pairs of 50 + 50: %s in one micro-batch "
            "(%d layers recomputed, chunks of %d rows); at least %s\n",
-           total, m.plan->recompute_layers, (int)m.plan->choices.logit_rows, least);
+           total, m.plan->choice.layers, (int)m.plan->choices.logit_rows, least);
     mk_close(&m);
 }
 END_TEST

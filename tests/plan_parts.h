@@ -5,6 +5,8 @@
 #include "tests/model_kit.h"
 
 void add_plan_budget(TCase *tc);
+void add_plan_levels(TCase *tc);
 void add_plan_run(TCase *tc);
+void add_plan_search(TCase *tc);
 
 #endif

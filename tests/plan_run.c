@@ -3,18 +3,20 @@
 #include "tests/plan_parts.h"
 #include "tests/watch.h"
 
-/* The variants: pre and post, relu and gelu, ties, recomputation, micro-batches of unlike size. */
+/* The variants: pre and post, relu and gelu, ties, recomputation, micro-batches of unlike size,
+ * whole and compact gradients of tables: wherever they may be, then of each side. */
 START_TEST(poisoned) {
     const char *const backend[] = {"ref", "far"};
     static const int64_t source[] = {5, 3, 9, 1, 7}, target[] = {4, 6, 1, 8, 3};
-    int v = _i / 2;
+    int v = _i / 2 % 4, side = _i / 8;
     mk_setup s = mk_defaults();
     s.backend = backend[_i % 2];
     s.model.norm = v & 1 ? BTI_NORM_PRE : BTI_NORM_POST;
     s.model.activation = v & 2 ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU;
-    s.model.tie = (bti_tie)(v % 3);
     s.model.positions = (bti_positions)(v >> 1 & 1);
     s.model.position_rows = 9;
+    s.model.tie = side ? BTI_TIE_NONE : (bti_tie)(v % 3);
+    s.plan.force_compact = side ? side : v == 0 ? 0 : -1;
     s.model.d_model = 12;
     s.model.heads = 3;
     s.model.ff = 20;
@@ -36,4 +38,4 @@ START_TEST(poisoned) {
 }
 END_TEST
 
-void add_plan_run(TCase *tc) { tcase_add_loop_test(tc, poisoned, 0, 8); }
+void add_plan_run(TCase *tc) { tcase_add_loop_test(tc, poisoned, 0, 14); }

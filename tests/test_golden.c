@@ -224,12 +224,14 @@ static void run_everywhere(bt_dtype dtype, bounds b, const bti_plan_options *pla
         ck_assert_int_gt(run_folder(shared, dtype, b, plan), 0);
 }
 
+/* Gradients of tables whole and, where they may be, compact. */
 START_TEST(in_double) {
     if (strcmp(kit_backend(), "cpu") == 0) {
         kit_skip("golden values in double: the cpu backend computes in fp32");
         return;
     }
-    run_everywhere(BT_F64, fp64, &(bti_plan_options){.force_recompute_layers = -1});
+    run_everywhere(BT_F64, fp64,
+                   &(bti_plan_options){.force_recompute_layers = -1, .force_compact = _i ? 3 : 0});
 }
 END_TEST
 
@@ -238,16 +240,22 @@ START_TEST(in_single) {
 }
 END_TEST
 
-/* The tightest fit: a sentence a micro-batch, all recomputed, chunks of 3 rows. */
+/* The tightest fit: a sentence a micro-batch, all recomputed from every second input, chunks of 3
+ * rows, slices of 2. */
 START_TEST(in_single_tight) {
     run_everywhere(BT_F32, fp32,
-                   &(bti_plan_options){
-                       .force_recompute_layers = 4, .force_logit_rows = 3, .force_rows = {1, 1}});
+                   &(bti_plan_options){.force_recompute_layers = 4,
+                                       .force_level = BTI_LEVEL_SEGMENTS,
+                                       .force_segment = 2,
+                                       .force_logit_rows = 3,
+                                       .force_slice_rows = 2,
+                                       .force_rows = {1, 1},
+                                       .force_compact = 3});
 }
 END_TEST
 
 static void add(TCase *tc) {
-    tcase_add_test(tc, in_double);
+    tcase_add_loop_test(tc, in_double, 0, 2);
     tcase_add_test(tc, in_single);
     tcase_add_test(tc, in_single_tight);
 }

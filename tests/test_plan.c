@@ -1,5 +1,7 @@
 /* Layouts without a device: waste, overlaps, smaller shapes in the places of the caps, storage that
- * is taken over. tests/plan_budget.c has the search, tests/plan_run.c what happens in an arena. */
+ * is taken over. tests/plan_levels.c has
+ * levels of recomputation and slices, tests/plan_budget.c the search, tests/plan_run.c what happens
+ * in an arena. */
 #include "backends/registry.h"
 #include "tests/far.h"
 #include "tests/kit.h"
@@ -28,7 +30,7 @@ typedef struct plain {
     bti_places places;
     bti_shape shape;
     uint32_t *keep;
-    int64_t chunk;
+    int64_t chunk, slice;
     bt_dev_info info;
 } plain;
 
@@ -42,7 +44,7 @@ static bti_model_config random_model(void) {
                               .decoder_layers = pick(1, 7),
                               .norm = pick(0, 1) ? BTI_NORM_PRE : BTI_NORM_POST,
                               .activation = pick(0, 1) ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU,
-                              .positions = (bti_positions)pick(0, 1),
+                              .positions = (bti_positions)(heads % 2),
                               .position_rows = 1000,
                               .tie = (bti_tie)pick(0, 2),
                               .final_norm = (int)pick(0, 1),
@@ -68,7 +70,7 @@ static void emit(plain *x, bti_program *p, const bti_shape *shape) {
     bti_step step = {.model = x->model,
                      .places = &x->places,
                      .shape = *shape,
-                     .choices = {x->keep, x->chunk},
+                     .choices = {x->keep, x->chunk, x->slice, 0},
                      .training = 1,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -93,9 +95,11 @@ static plain random_program(const char *planning, uint32_t alignment) {
     x.places.position_rows = bti_model_sinusoid_rows(x.model, 1000);
     x.chunk = pick(1, 300);
     x.keep = calloc((size_t)x.model->layers, sizeof *x.keep);
-    int64_t recomputed = pick(0, x.model->layers);
-    for (int32_t i = 0; i < x.model->layers; i++)
-        x.keep[i] = i < recomputed ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
+    x.slice = pick(0, 1) ? pick(1, 400) : 0;
+    int32_t recomputed = (int32_t)pick(0, x.model->layers);
+    bti_level_fill(x.model, BTI_LEVEL_NONE, recomputed, x.model->layers, 0, x.keep);
+    bti_level_fill(x.model, (bti_level)pick(1, BTI_LEVEL_COUNT - 1), 0, recomputed,
+                   (int32_t)pick(1, 4), x.keep);
     kit_ok(bti_program_new("step", bti_backend_planning(planning), &x.info, &x.p));
     emit(&x, x.p, &x.shape);
     return x;
@@ -302,8 +306,10 @@ static void add(TCase *tc) {
     tcase_add_test(tc, in_place);
     tcase_add_test(tc, pinned_is_kept);
     tcase_set_timeout(tc, 0);
+    add_plan_levels(tc);
     add_plan_budget(tc);
     add_plan_run(tc);
+    add_plan_search(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("plan", add, argc, argv); }

@@ -47,8 +47,9 @@ static void move_output(small_run r, const char *to) {
 
 /* ---- initial_model ------------------------------------------------------------------ */
 
-#define STILL "--set", "optimizer.lr=0" /* an update that moves nothing: what there was at first \
-                                         */
+#define STILL \
+    "--set", "optimizer.lr=0" /* an update that moves nothing: what there was at first \
+                               */
 
 /* A folder, its newest checkpoint and its model give the same values, and none of the state. */
 START_TEST(begins_with_another_run) {

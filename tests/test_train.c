@@ -1,7 +1,7 @@
 /* Updates of small models on each backend: cases B1, B3, B8, B10 and B11 at the level of a model.
- * tests/train_split.c has splits and levels, train_grad.c differences, train_resume.c checkpoints,
- * train_freeze.c frozen parameters, train_initial.c first values from files, train_fault.c
- * allocations and failures. */
+ * tests/train_split.c has splits and levels, train_compact.c compact gradients, train_grad.c
+ * differences, train_freeze.c frozen parameters, train_initial.c first values from files,
+ * train_resume.c checkpoints, train_fault.c allocations and failures. */
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"
@@ -133,7 +133,7 @@ static bt_status inject(void *user, bti_engine *e, int64_t update) {
     const int *which = user;
     if (update != 5) return BT_OK;
     const bti_param *p = &e->model->params.param[*which];
-    int64_t n = p->rows * p->cols;
+    int64_t n = p->grad_rows * p->cols;
     float *g = malloc((size_t)n * sizeof *g);
     bt_status status = bti_engine_read(e, BTI_REGION_GRADIENTS, *which, 0, n, g);
     g[n - 1] = *which & 1 ? (float)NAN : (float)INFINITY;
@@ -283,6 +283,8 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, b11_vocabulary, 0, 3);
     tcase_add_test(tc, b11_refused);
     tcase_add_loop_test(tc, b11_batch_of_one, 0, 2);
+    add_train_levels(tc);
+    add_train_compact(tc);
     add_train_split(tc);
     add_train_grad(tc);
     add_train_freeze(tc);

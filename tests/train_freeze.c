@@ -185,12 +185,15 @@ static int has_tensor(const bti_program *p, const char *name) {
     return 0;
 }
 
-static uint64_t trained_bytes(const mk_model *m) {
+/* Bytes of a region of gradients or moments. */
+static uint64_t trained_bytes(const mk_model *m, bti_region region) {
     const bti_params *t = &m->model->params;
     uint64_t align = m->dev->info.alignment, bytes = 0;
     for (int32_t i = 0; i < t->count; i++) {
-        uint64_t one = (uint64_t)(t->param[i].rows * t->param[i].cols) * sizeof(float);
-        if (!t->param[i].frozen) bytes += (one + align - 1) / align * align;
+        const bti_param *p = &t->param[i];
+        int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
+        uint64_t one = (uint64_t)(rows * p->cols) * sizeof(float);
+        if (!p->frozen) bytes += (one + align - 1) / align * align;
     }
     return bytes;
 }
@@ -207,8 +210,8 @@ START_TEST(bytes) {
     const uint64_t *f = full.plan->bytes, *b = m.plan->bytes;
     ck_assert_uint_eq(watch.bytes, m.plan->total);
     ck_assert_uint_eq(b[BTI_BYTES_WEIGHTS], f[BTI_BYTES_WEIGHTS]);
-    ck_assert_uint_eq(b[BTI_BYTES_GRADIENTS], trained_bytes(&m));
-    ck_assert_uint_eq(b[BTI_BYTES_OPTIMIZER], 2 * trained_bytes(&m));
+    ck_assert_uint_eq(b[BTI_BYTES_GRADIENTS], trained_bytes(&m, BTI_REGION_GRADIENTS));
+    ck_assert_uint_eq(b[BTI_BYTES_OPTIMIZER], 2 * trained_bytes(&m, BTI_REGION_MOMENT1));
     ck_assert_uint_lt(b[BTI_BYTES_GRADIENTS], f[BTI_BYTES_GRADIENTS]);
     ck_assert_int_lt(m.plan->step->ops, full.plan->step->ops + (_i == 8));
     ck_assert(has_tensor(full.plan->step, "d encoder output"));

@@ -50,6 +50,9 @@ static mk_setup tiny(int variant) {
     s.plan.force_rows[0] = s.plan.force_rows[1] = 5;
     s.plan.force_logit_rows = 2;
     s.plan.force_recompute_layers = variant % 4;
+    s.plan.force_level = (bti_level)(1 + variant % (BTI_LEVEL_COUNT - 1));
+    s.plan.force_segment = 2;
+    s.plan.force_slice_rows = variant & 1 ? 0 : 2;
     return s;
 }
 

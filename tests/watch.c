@@ -156,6 +156,8 @@ wt_result wt_run(const mk_setup *setup, int updates, int watched) {
     }
     result.gradients = mk_state(&m, BTI_REGION_GRADIENTS, &result.count);
     result.weights = mk_state(&m, BTI_REGION_WEIGHTS, NULL);
+    result.moments[0] = mk_state(&m, BTI_REGION_MOMENT1, NULL);
+    result.moments[1] = mk_state(&m, BTI_REGION_MOMENT2, NULL);
     for (int i = 0; i < 64; i++) free(w.image[i]);
     free(w.now);
     mk_close(&m);
@@ -165,12 +167,21 @@ wt_result wt_run(const mk_setup *setup, int updates, int watched) {
 void wt_free(wt_result *r) {
     free(r->gradients);
     free(r->weights);
+    free(r->moments[0]);
+    free(r->moments[1]);
+}
+
+void wt_same_state(const wt_result *a, const wt_result *b) {
+    size_t bytes = (size_t)a->count * sizeof(double);
+    ck_assert_int_eq(a->count, b->count);
+    ck_assert_mem_eq(a->gradients, b->gradients, bytes);
+    ck_assert_mem_eq(a->weights, b->weights, bytes);
+    ck_assert_mem_eq(a->moments[0], b->moments[0], bytes);
+    ck_assert_mem_eq(a->moments[1], b->moments[1], bytes);
 }
 
 void wt_same(const wt_result *a, const wt_result *b, int updates) {
-    ck_assert_int_eq(a->count, b->count);
     ck_assert_mem_eq(a->loss, b->loss, (size_t)updates * sizeof *a->loss);
     ck_assert_mem_eq(a->norm, b->norm, (size_t)updates * sizeof *a->norm);
-    ck_assert_mem_eq(a->gradients, b->gradients, (size_t)a->count * sizeof *a->gradients);
-    ck_assert_mem_eq(a->weights, b->weights, (size_t)a->count * sizeof *a->weights);
+    wt_same_state(a, b);
 }

@@ -7,7 +7,7 @@
 
 typedef struct wt_result {
     double loss[16], norm[16];
-    double *gradients, *weights; /* after the last update; malloc */
+    double *gradients, *weights, *moments[2]; /* after the last update; malloc */
     int64_t count, ops, poisoned, in_place;
     int64_t micro_batches;
 } wt_result;
@@ -16,7 +16,8 @@ typedef struct wt_result {
  * a margin past each allocation. */
 wt_result wt_run(const mk_setup *setup, int updates, int watched);
 void wt_free(wt_result *r);
-/* Bit-equal losses, norms, gradients and weights. */
+/* Bit-equal losses, norms, gradients, weights and moments; the last three only. */
 void wt_same(const wt_result *a, const wt_result *b, int updates);
+void wt_same_state(const wt_result *a, const wt_result *b);
 
 #endif

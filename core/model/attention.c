@@ -79,7 +79,7 @@ bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, 
                      [BT_ATTN_FWD_O] = bti_all(p, s->a), [BT_ATTN_FWD_LSE] = bti_all(p, s->lse)),
         &params, pairs_of(b, l, k));
     return bti_linear(b, bti_all(p, s->a), bti_weight(b, k->out.w), "attention output", l->index,
-                      BTI_CLASS_PROJ);
+                      BTI_CLASS_BLOCK);
 }
 
 /* Gradients of the projections from those of q, k and v; the key bias has none. Over the encoder,

@@ -64,9 +64,9 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
         bti_region region = g ? BTI_REGION_GRADIENTS : BTI_REGION_WEIGHTS;
         for (int32_t i = 0; i < t->count; i++) {
             const bti_param *q = &t->param[i];
-            int there = g == 0 || !q->frozen;
-            bti_tid id = bti_tensor_fixed(p, q->name, region, there ? q->address : 0, t->dtype,
-                                          there ? q->rows : 0, q->cols);
+            int64_t rows = g == 0 ? q->rows : q->frozen ? 0 : q->grad_rows;
+            bti_tid id = bti_tensor_fixed(p, q->name, region, g ? q->grad_address : q->address,
+                                          t->dtype, rows, q->cols);
             if (i == 0 && g) b->grad0 = id;
             if (i == 0 && !g) b->weight0 = id;
         }

@@ -3,8 +3,8 @@
  *   post: y = norm(x + drop(F(x)))            pre: y = x + drop(F(norm(x)))
  *
  * The residual sum and the norm that follows it are one op. In pre-norm layers the norm of block
- * i + 1 follows the sum of block i; the last sum has no norm, so that the next layer's input is the
- * sum alone and can be kept without its norm. */
+ * i + 1 follows the sum of block i. A layer's last sum is an op of its own: it is what a layer can
+ * be made again from, so it can be kept without its norm, and the norm without the last block. */
 #include "core/model/build.h"
 
 static bti_ref rowpos(const bti_build *b, const bti_layer *l) {
@@ -25,23 +25,23 @@ static void block_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_
         bti_attention_bwd(b, l, k, dy, s, dx, beta);
 }
 
-/* r = res + drop(f + bias of k); with a norm also y = norm(r). The class of the last result, which
- * is the next layer's input, is INPUT. */
+/* r = res + drop(f + bias of k); with a norm also y = norm(r). A sum alone ends a layer: its class
+ * is INPUT. */
 static bti_tid add_norm_fwd(bti_build *b, const bti_layer *l, const bti_block *k,
-                            const bti_pair *norm, bti_tid f, bti_tid res, int last, bti_saved *s,
+                            const bti_pair *norm, bti_tid f, bti_tid res, bti_saved *s,
                             bti_tid *r) {
     bti_program *p = b->p;
     const bti_model_config *c = &b->m->cfg;
     int64_t rows = bti_tensor_rows(p, f);
-    bti_class cls = last ? BTI_CLASS_INPUT : BTI_CLASS_NORM;
     bti_tid y = 0;
-    *r = bti_activation_new(b, "residual", l->index, norm ? BTI_CLASS_NORM : cls, rows, c->d_model);
+    *r = bti_activation_new(b, "residual", l->index, norm ? BTI_CLASS_NORM : BTI_CLASS_INPUT, rows,
+                            c->d_model);
     if (norm != NULL) {
-        y = bti_activation_new(b, "norm", l->index, cls, rows, c->d_model);
+        y = bti_activation_new(b, "norm", l->index, BTI_CLASS_NORM, rows, c->d_model);
         s->stats = bti_tensor_new(p, "norm statistics", l->index, BTI_KIND_ACTIVATION,
                                   BTI_CLASS_STATS, b->acc, rows, 2);
-        s->r = *r;
     }
+    s->r = *r;
     bti_emit(
         p, BT_OP_ADD_NORM_FWD,
         BTI_OPERANDS(
@@ -123,16 +123,20 @@ bti_tid bti_norm_bwd(bti_build *b, const bti_pair *norm, bti_tid dy, bti_tid x, 
 bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_saved *s) {
     int pre = b->m->cfg.norm == BTI_NORM_PRE, n = l->blocks;
     bti_tid res = x, in = x, r;
+    bti_program_at(b->p, l->index, l->index);
     s->x = x;
     if (pre) in = bti_norm_fwd(b, &l->block[0].norm, x, l->index, BTI_CLASS_NORM, &s->stats0);
     for (int i = 0; i < n; i++) {
         const bti_block *k = &l->block[i];
         bti_tid f = block_fwd(b, l, k, in, &s->block[i]);
-        const bti_pair *norm = &k->norm;
-        if (pre) norm = i + 1 < n ? &l->block[i + 1].norm : NULL;
-        in = add_norm_fwd(b, l, k, norm, f, res, i + 1 == n, &s->block[i], &r);
+        const bti_pair *norm = i + 1 == n ? NULL : pre ? &l->block[i + 1].norm : &k->norm;
+        in = add_norm_fwd(b, l, k, norm, f, res, &s->block[i], &r);
         res = pre ? r : in;
     }
+    if (!pre)
+        in = bti_norm_fwd(b, &l->block[n - 1].norm, r, l->index, BTI_CLASS_NORM,
+                          &s->block[n - 1].stats);
+    bti_program_at(b->p, -1, l->index + 1);
     return in;
 }
 
@@ -193,5 +197,8 @@ static bti_tid pre_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_s
 }
 
 bti_tid bti_layer_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s) {
-    return b->m->cfg.norm == BTI_NORM_PRE ? pre_bwd(b, l, dy, s) : post_bwd(b, l, dy, s);
+    bti_program_at(b->p, l->index, l->index);
+    dy = b->m->cfg.norm == BTI_NORM_PRE ? pre_bwd(b, l, dy, s) : post_bwd(b, l, dy, s);
+    bti_program_at(b->p, -1, l->index);
+    return dy;
 }

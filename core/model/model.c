@@ -126,6 +126,15 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
     return BT_OK;
 }
 
+uint32_t bti_model_may_compact(const bti_model *m) {
+    uint32_t sides = 0;
+    for (int side = 0; side < 2; side++)
+        if (m->embed[side] != m->embed[!side] && m->embed[side] != m->generator.w &&
+            !m->params.param[m->embed[side]].frozen)
+            sides |= 1u << side;
+    return sides;
+}
+
 void bti_model_free(bti_model *m) {
     if (m == NULL) return;
     bti_params_clear(&m->params);

@@ -67,6 +67,9 @@ static inline int32_t bti_unit(const bti_model *m, const bti_layer *l, int block
 static inline int bti_model_learns(const bti_model *m, int side) {
     return m->lowest[side] != INT32_MAX;
 }
+/* Sides (bit 0 source, bit 1 target) whose table the embedding alone writes a gradient to: that
+ * gradient may be compact; none of a frozen one. */
+uint32_t bti_model_may_compact(const bti_model *m);
 /* Rows of the table of sinusoids for sequences of up to max_length: none where positions are
  * learned. */
 int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length);
@@ -119,6 +122,9 @@ typedef struct bti_places {
     bti_staging staging;
     uint64_t positions, scalars; /* in CONSTANT */
     int64_t position_rows;       /* of sinusoids */
+    /* In CONSTANT, for compact gradients: the distinct ids of the update on a side, ascending, as
+     * many as the gradient has rows; what is left is INT32_MAX. */
+    uint64_t index[2];
 } bti_places;
 
 /* What the planner chooses for the program of a micro-batch. Bytes and time depend on it; results
@@ -126,6 +132,8 @@ typedef struct bti_places {
 typedef struct bti_choices {
     uint32_t *keep;     /* kept classes of each layer; NULL: all */
     int64_t logit_rows; /* rows of a chunk of the output layer */
+    int64_t slice_rows; /* rows of a slice of a feed-forward block; 0: whole */
+    uint32_t compact;   /* sides with compact gradients, see bti_model_may_compact */
 } bti_choices;
 
 typedef struct bti_step {
@@ -150,7 +158,8 @@ typedef struct bti_train_program {
 /* Emits forward, loss and (training) backward of a micro-batch. */
 bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out);
 
-/* Emits norm, scalars and optimiser step over the flat state regions, a piece for each heap. */
+/* Emits norm, scalars and optimiser step: over the flat state regions, a piece for each heap, and
+ * over each table with a compact gradient. */
 typedef struct bti_update_step {
     const bti_model *model;
     const bti_places *places;

@@ -17,41 +17,54 @@ int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, 
         t->capacity = n;
     }
     bti_param *p = &t->param[t->count];
-    *p = (bti_param){.rows = rows, .cols = cols, .dims = dims, .init = init};
+    *p = (bti_param){.rows = rows, .cols = cols, .dims = dims, .init = init, .grad_rows = rows};
     snprintf(p->name, sizeof p->name, "%s", name);
     t->elements += rows * cols;
     return t->count++;
 }
 
-/* Places those that are frozen or not from *end on. */
-static bt_status place(bti_params *t, int frozen, uint64_t alignment, uint64_t heap,
-                       uint64_t *end) {
-    uint64_t at = *end;
-    for (int32_t i = 0; i < t->count; i++) {
-        bti_param *p = &t->param[i];
-        if (p->frozen != frozen) continue;
-        uint64_t bytes = (uint64_t)(p->rows * p->cols) * bti_dtype_size(t->dtype);
-        at = (at + alignment - 1) / alignment * alignment;
-        if (heap && bytes > heap)
-            return bti_fail(BT_EFIT,
-                            "parameter %s needs %llu bytes, more than the device gives in one "
-                            "allocation (%llu)",
-                            p->name, (unsigned long long)bytes, (unsigned long long)heap);
-        if (heap && bytes && at / heap != (at + bytes - 1) / heap)
-            at = (at + heap - 1) / heap * heap;
-        p->address = at;
-        at += bytes;
-    }
-    *end = (at + alignment - 1) / alignment * alignment;
+void bti_params_compact(bti_params *t, int32_t i, int64_t rows) {
+    bti_param *p = &t->param[i];
+    p->compact = rows > 0;
+    p->grad_rows = rows > 0 ? rows : p->rows;
+}
+
+static uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
+
+/* The next place for `bytes` at or after *at, in one heap; *at becomes its end. */
+static bt_status take(uint64_t *at, uint64_t bytes, uint64_t alignment, uint64_t heap,
+                      const char *name, uint64_t *address) {
+    *at = align_up(*at, alignment);
+    if (heap && bytes > heap)
+        return bti_fail(BT_EFIT,
+                        "parameter %s needs %llu bytes, more than the device gives in one "
+                        "allocation (%llu)",
+                        name, (unsigned long long)bytes, (unsigned long long)heap);
+    if (heap && bytes && *at / heap != (*at + bytes - 1) / heap) *at = align_up(*at, heap);
+    *address = *at;
+    *at += bytes;
     return BT_OK;
 }
 
 bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
-    uint64_t end = 0;
-    BT_TRY(place(t, 0, alignment, heap, &end));
-    t->trained = end;
-    BT_TRY(place(t, 1, alignment, heap, &end));
-    t->bytes = end;
+    enum { DENSE, COMPACT, FROZEN };
+    uint64_t at = 0, grad_at = 0, size = bti_dtype_size(t->dtype);
+    for (int kind = DENSE; kind <= FROZEN; kind++) {
+        for (int32_t i = 0; i < t->count; i++) {
+            bti_param *p = &t->param[i];
+            if (kind != (p->frozen ? FROZEN : p->compact ? COMPACT : DENSE)) continue;
+            BT_TRY(take(&at, (uint64_t)(p->rows * p->cols) * size, alignment, heap, p->name,
+                        &p->address));
+            p->grad_address = 0;
+            if (kind == FROZEN) continue;
+            BT_TRY(take(&grad_at, (uint64_t)(p->grad_rows * p->cols) * size, alignment, heap,
+                        p->name, &p->grad_address));
+        }
+        if (kind == DENSE) t->dense_bytes = align_up(at, alignment);
+        if (kind == COMPACT) t->trained = align_up(at, alignment);
+    }
+    t->bytes = align_up(at, alignment);
+    t->grad_bytes = align_up(grad_at, alignment);
     return BT_OK;
 }
 

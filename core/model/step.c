@@ -133,6 +133,7 @@ bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_pr
     declare_tables(&b, step->places);
     memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);
     b.memory = bti_stack_fwd(&b, 0, bti_embedding_fwd(&b, 0), &norm[0].x, &norm[0].stats);
+    bti_tensor_keep(p, b.memory); /* every decoder layer reads it */
     bti_tid hidden = bti_stack_fwd(&b, 1, bti_embedding_fwd(&b, 1), &norm[1].x, &norm[1].stats);
     bti_output(&b, hidden, &loss, &dhidden);
     if (step->training) backward(&b, norm, dhidden);

@@ -213,6 +213,10 @@ typedef struct bt_update_scalars_params {
  *   m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
  *   w = w * (1 - lr * weight_decay) (decoupled only) - lr * (m / c1) / (sqrt(v / c2) + eps)
  * (Kingma and Ba 2015; decoupled: Loshchilov and Hutter 2019; both as torch.optim has them.) */
+/* adamw_rows: the same step over a table, V x C, whose gradient is compact: row k of g, K x C, is
+ * the gradient of row index[k] of w, m and v; the gradient of every other row is zero. index: K x 1,
+ * ascending; entries of V and more are padding, and their rows of g are not read. One pass over the
+ * table: w, m and v are read and written once. */
 typedef struct bt_adamw_params {
     double beta1, beta2, eps, weight_decay;
     uint8_t decoupled;

@@ -11,6 +11,11 @@ static const bt_operand_info operand_table[BT_OP_COUNT][BT_MAX_OPERANDS] = {
 #include "core/ops/op_list.inc"
 };
 
+static const uint8_t work_table[BT_OP_COUNT] = {
+#define BT_COST(name, NAME, work) [BT_OP_##NAME] = BT_WORK_##work,
+#include "core/ops/op_list.inc"
+};
+
 /* Entry 0 stands for a number that is no op; op i is entry i + 1. The count of operands is the sum
  * of one for each BT_ARG line. */
 static const bt_op_info info_table[BT_OP_COUNT + 1] = {
@@ -29,6 +34,10 @@ static const bt_op_info info_table[BT_OP_COUNT + 1] = {
 
 const bt_op_info *bti_op_info(bt_op op) {
     return &info_table[(unsigned)op < BT_OP_COUNT ? (unsigned)op + 1 : 0];
+}
+
+bt_work bti_op_work(bt_op op) {
+    return (bt_work)((unsigned)op < BT_OP_COUNT ? work_table[op] : BT_WORK_ROWS);
 }
 
 /* Elements from the first to the last one of `rows` x `cols`, plus those that batches add; -1 when
@@ -91,23 +100,67 @@ double bti_op_flops(const bt_call *call, double pairs) {
     }
 }
 
+/* Rows of an operand that are touched: of a table only those that are looked up; with beta 1 the
+ * gradient of one changes where an id occurs. */
+static int64_t rows_touched(const bt_call *call, int i) {
+    const bt_view *t = call->t;
+    if (call->op == BT_OP_EMBED_FWD && (i == BT_EMBED_FWD_TABLE || i == BT_EMBED_FWD_POSTAB))
+        return t[BT_EMBED_FWD_Y].rows;
+    if (call->op == BT_OP_EMBED_BWD && i == BT_EMBED_BWD_DTABLE && call->p.embed.beta != 0)
+        return t[BT_EMBED_BWD_SEGS].rows;
+    if (call->op == BT_OP_GATHER && i == BT_GATHER_X) return t[BT_GATHER_Y].rows;
+    return t[i].rows;
+}
+
+/* An operand that is written after it was read. */
+static int read_too(const bt_call *call, int i) {
+    if (bti_op_info(call->op)->operand[i].role != BT_ROLE_INOUT) return 0;
+    switch (call->op) {
+    case BT_OP_GEMM:
+        return call->p.gemm.beta != 0;
+    case BT_OP_AXPBY:
+        return call->p.axpby.b != 0;
+    case BT_OP_EMBED_BWD:
+        return call->p.embed.beta != 0;
+    default:
+        return 1;
+    }
+}
+
 double bti_op_bytes(const bt_call *call) {
     const bt_op_info *op = bti_op_info(call->op);
     double sum = 0;
     for (int i = 0; i < op->operands; i++) {
         const bt_view *v = &call->t[i];
         if (!bti_view_present(v)) continue;
-        int64_t rows = v->rows;
-        /* Of a table only the rows that are looked up are read. */
-        if (call->op == BT_OP_EMBED_FWD && (i == BT_EMBED_FWD_TABLE || i == BT_EMBED_FWD_POSTAB))
-            rows = call->t[BT_EMBED_FWD_Y].rows;
-        if (call->op == BT_OP_GATHER && i == BT_GATHER_X) rows = call->t[BT_GATHER_Y].rows;
-        double bytes = (double)rows * (double)v->cols * (double)bti_dtype_size(v->dtype);
+        double bytes = (double)rows_touched(call, i) * (double)v->cols;
+        bytes *= (double)bti_dtype_size(v->dtype);
         if (call->op == BT_OP_GEMM) bytes *= gemm_batches(&call->p.gemm);
-        int both = op->operand[i].role == BT_ROLE_INOUT;
-        if (call->op == BT_OP_GEMM && call->p.gemm.beta == 0) both = 0;
-        if (call->op == BT_OP_AXPBY && call->p.axpby.b == 0) both = 0;
-        sum += both ? 2 * bytes : bytes;
+        sum += read_too(call, i) ? 2 * bytes : bytes;
     }
     return sum;
+}
+
+static double elements(const bt_view *v) { return (double)v->rows * (double)v->cols; }
+
+double bti_op_elements(const bt_call *call) {
+    const bt_op_params *p = &call->p;
+    int gelu = p->bias_act.act == BT_ACT_GELU, drawn = p->bias_act.drop.p > 0;
+    switch (call->op) {
+    case BT_OP_BIAS_ACT_FWD:
+        return elements(&call->t[BT_BIAS_ACT_FWD_Y]) * (gelu + drawn);
+    case BT_OP_BIAS_ACT_BWD: /* relu sees in y what was dropped */
+        if (p->bias_act.act == BT_ACT_RELU) drawn = 0;
+        return elements(&call->t[BT_BIAS_ACT_BWD_DY]) * (gelu + drawn);
+    case BT_OP_ADD_NORM_FWD:
+        return p->add_norm.drop.p > 0 ? elements(&call->t[BT_ADD_NORM_FWD_X]) : 0;
+    case BT_OP_ADD_NORM_BWD:
+        return p->add_norm.drop.p > 0 ? elements(&call->t[BT_ADD_NORM_BWD_DY]) : 0;
+    case BT_OP_EMBED_FWD:
+        return p->embed.drop.p > 0 ? elements(&call->t[BT_EMBED_FWD_Y]) : 0;
+    case BT_OP_EMBED_BWD:
+        return p->embed.drop.p > 0 ? elements(&call->t[BT_EMBED_BWD_DY]) : 0;
+    default:
+        return 0;
+    }
 }

@@ -309,18 +309,32 @@ static bt_status check_update_scalars(const bt_call *call) {
     return shape(call, BT_UPDATE_SCALARS_SCALARS, 1, BT_SCALAR_COUNT);
 }
 
-static bt_status check_adamw(const bt_call *call) {
+static bt_status check_adamw_params(const bt_call *call) {
     const bt_adamw_params *p = &call->p.adamw;
+    if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
+        return bad(call, -1, "beta1 %g and beta2 %g must be in [0, 1)", p->beta1, p->beta2);
+    if (!(p->eps >= 0)) return bad(call, -1, "eps %g is negative", p->eps);
+    return BT_OK;
+}
+
+static bt_status check_adamw(const bt_call *call) {
     int64_t n = call->t[BT_ADAMW_G].cols;
     BT_TRY(shape(call, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT));
     BT_TRY(shape(call, BT_ADAMW_G, 1, n));
     BT_TRY(shape(call, BT_ADAMW_W, 1, n));
     BT_TRY(shape(call, BT_ADAMW_M, 1, n));
     BT_TRY(shape(call, BT_ADAMW_V, 1, n));
-    if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
-        return bad(call, -1, "beta1 %g and beta2 %g must be in [0, 1)", p->beta1, p->beta2);
-    if (!(p->eps >= 0)) return bad(call, -1, "eps %g is negative", p->eps);
-    return BT_OK;
+    return check_adamw_params(call);
+}
+
+static bt_status check_adamw_rows(const bt_call *call) {
+    const bt_view *g = &call->t[BT_ADAMW_ROWS_G], *w = &call->t[BT_ADAMW_ROWS_W];
+    BT_TRY(shape(call, BT_ADAMW_ROWS_SCALARS, 1, BT_SCALAR_COUNT));
+    BT_TRY(shape(call, BT_ADAMW_ROWS_INDEX, g->rows, 1));
+    BT_TRY(shape(call, BT_ADAMW_ROWS_G, g->rows, w->cols));
+    BT_TRY(shape(call, BT_ADAMW_ROWS_M, w->rows, w->cols));
+    BT_TRY(shape(call, BT_ADAMW_ROWS_V, w->rows, w->cols));
+    return check_adamw_params(call);
 }
 
 static bt_status (*const check_table[BT_OP_COUNT])(const bt_call *) = {

@@ -19,6 +19,15 @@ typedef struct bt_operand_info {
     uint32_t alias; /* operands whose storage this output may take over */
 } bt_operand_info;
 
+/* What an op's time goes with, from the list. */
+typedef enum bt_work {
+    BT_WORK_ROWS, /* bytes moved, and elements that cost arithmetic */
+    BT_WORK_PRODUCT,
+    BT_WORK_ATTENTION,
+    BT_WORK_LOSS,
+    BT_WORK_STATE,
+} bt_work;
+
 typedef struct bt_op_info {
     const char *name;
     uint8_t fused;
@@ -27,6 +36,7 @@ typedef struct bt_op_info {
 } bt_op_info;
 
 const bt_op_info *bti_op_info(bt_op op);
+bt_work bti_op_work(bt_op op);
 
 /* Checks a call once: operands present, types, shapes that belong together, leading dimensions,
  * ranges of parameters and of dropout counters. BT_EINTERNAL naming op and operand. It does not
@@ -57,7 +67,10 @@ bt_status bti_compose_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
 /* Multiply-adds times 2 of a call, for cost and trace; attention counts its products. The planner
  * gives `pairs`, the sum over sequences of visible query-key pairs (0: count seq is unknown). */
 double bti_op_flops(const bt_call *call, double pairs);
-/* Bytes of present operands, read and written ones counted once each way. */
+/* Bytes of present operands, read and written ones counted once each way; of tables that are looked
+ * up the rows in question. */
 double bti_op_bytes(const bt_call *call);
+/* Elements that cost arithmetic: drawn for dropout, or put through gelu. */
+double bti_op_elements(const bt_call *call);
 
 #endif

@@ -206,7 +206,7 @@ static uint64_t improve(state *s, uint64_t top, uint64_t live, int32_t highest) 
         int32_t to = highest / 2, moved = s->trial[highest], high = 0;
         memmove(&s->trial[to + 1], &s->trial[to], (size_t)(highest - to) * sizeof *s->trial);
         s->trial[to] = moved;
-        uint64_t t = place(s, s->trial, UINT64_MAX, &high);
+        uint64_t t = place(s, s->trial, top + 1, &high);
         if (t > top && to == 0) break;
         if (t <= top) {
             memcpy(s->order, s->trial, bytes);
@@ -326,6 +326,45 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
 done:
     bti_free(s.placed);
     bti_free(s.blocks);
+    bti_free(live);
+    bti_free(ints);
+    return status;
+}
+
+/* Bytes of each layer's tensors at op `at`: of tensors that share a block the last one begun. */
+static void count_kept(const bti_program *p, const block *blocks, const int32_t *block_of,
+                       int32_t *tensor_of, bti_live *out) {
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        const bti_tensor *t = &p->tensor[i];
+        if (block_of[i] < 0 || t->first > out->at || t->last < out->at) continue;
+        bti_tid other = tensor_of[block_of[i]];
+        if (other == 0 || p->tensor[other].first < t->first) tensor_of[block_of[i]] = i;
+    }
+    for (bti_tid i = 1; i <= p->tensors; i++) {
+        int32_t layer = p->tensor[i].layer;
+        if (block_of[i] < 0 || tensor_of[block_of[i]] != i || layer < 0) continue;
+        out->kept[layer] += blocks[block_of[i]].bytes;
+    }
+}
+
+bt_status bti_layout_live(const bti_program *p, const bti_layout_options *options, bti_live *out) {
+    bt_status status = BT_ENOMEM;
+    size_t n = (size_t)p->tensors + 1;
+    int32_t *ints = bti_alloc(2 * n, sizeof *ints), peak;
+    int64_t *live = bti_alloc((size_t)p->ops + 2, sizeof *live);
+    block *blocks = bti_alloc(n, sizeof *blocks);
+    if (ints == NULL || live == NULL || blocks == NULL) goto done;
+    int32_t count = make_blocks(p, options, blocks, ints);
+    most_live(blocks, count, live, p->ops, &peak);
+    for (int32_t k = 0; k < p->ops; k++) out->live[k] = (uint64_t)live[k];
+    memset(out->kept, 0, (size_t)out->layers * sizeof *out->kept);
+    count_kept(p, blocks, ints, ints + n, out);
+    out->largest = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (blocks[i].bytes > out->largest) out->largest = blocks[i].bytes;
+    status = BT_OK;
+done:
+    bti_free(blocks);
     bti_free(live);
     bti_free(ints);
     return status;

@@ -21,11 +21,12 @@ void bti_program_free(bti_program *p) {
     bti_free(p->tensor);
     bti_free(p->op);
     bti_free(p->loop_ws);
+    bti_free(p->wanted);
+    bti_free(p->made);
     bti_free(p);
 }
 
-/* Makes room for `count` items in an array that doubles. */
-static bt_status grow(void **array, int32_t *capacity, int32_t count, size_t size) {
+bt_status bti_grow(void **array, int32_t *capacity, int32_t count, size_t size) {
     if (count <= *capacity) return BT_OK;
     int32_t n = *capacity ? *capacity : 64;
     while (n < count) n *= 2;
@@ -37,9 +38,14 @@ static bt_status grow(void **array, int32_t *capacity, int32_t count, size_t siz
 }
 
 bt_status bti_program_reserve(bti_program *p, const bti_program *caps) {
-    BT_TRY(grow((void **)&p->tensor, &p->tensor_capacity, caps->tensors + 1, sizeof *p->tensor));
-    BT_TRY(grow((void **)&p->op, &p->op_capacity, caps->ops, sizeof *p->op));
-    return grow((void **)&p->loop_ws, &p->loop_capacity, caps->loop_capacity, sizeof *p->loop_ws);
+    BT_TRY(
+        bti_grow((void **)&p->tensor, &p->tensor_capacity, caps->tensors + 1, sizeof *p->tensor));
+    BT_TRY(bti_grow((void **)&p->op, &p->op_capacity, caps->ops, sizeof *p->op));
+    BT_TRY(bti_grow((void **)&p->wanted, &p->wanted_capacity, caps->wanted_capacity,
+                    sizeof *p->wanted));
+    BT_TRY(bti_grow((void **)&p->made, &p->made_capacity, caps->made_capacity, sizeof *p->made));
+    return bti_grow((void **)&p->loop_ws, &p->loop_capacity, caps->loop_capacity,
+                    sizeof *p->loop_ws);
 }
 
 void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
@@ -50,6 +56,13 @@ void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
     p->layers = layers;
     p->loop_count = 0;
     p->loop_at = -1;
+    p->wanted_count = p->made_count = p->sweeps = 0;
+    bti_program_at(p, -1, 0);
+}
+
+void bti_program_at(bti_program *p, int32_t layer, int32_t below) {
+    p->at_layer = layer;
+    p->below = below;
 }
 
 static bti_tid add_tensor(bti_program *p, const bti_tensor *t) {
@@ -59,7 +72,8 @@ static bti_tid add_tensor(bti_program *p, const bti_tensor *t) {
                              (long long)t->rows, (long long)t->cols);
         return 0;
     }
-    p->status = grow((void **)&p->tensor, &p->tensor_capacity, p->tensors + 2, sizeof *p->tensor);
+    p->status =
+        bti_grow((void **)&p->tensor, &p->tensor_capacity, p->tensors + 2, sizeof *p->tensor);
     if (p->status != BT_OK) return 0;
     bti_tensor *slot = &p->tensor[++p->tensors];
     *slot = *t;
@@ -102,6 +116,10 @@ void bti_tensor_pin_always(bti_program *p, bti_tid id) {
     if (exists(p, id)) p->tensor[id].pin = 2;
 }
 
+void bti_tensor_keep(bti_program *p, bti_tid id) {
+    if (exists(p, id)) p->tensor[id].layer = -1;
+}
+
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id) {
     return exists(p, id) ? p->tensor[id].rows : 0;
 }
@@ -126,8 +144,7 @@ bti_ref bti_cols(bti_ref r, int64_t col, int64_t cols) {
     return r;
 }
 
-/* The operand is written without being read. */
-static int overwrites(const bti_op_record *o, int operand) {
+int bti_overwrites(const bti_op_record *o, int operand) {
     bt_role role = bti_op_info(o->op)->operand[operand].role;
     if (role == BT_ROLE_OUT) return 1;
     return role == BT_ROLE_INOUT && o->op == BT_OP_GEMM && o->p.gemm.beta == 0;
@@ -160,8 +177,8 @@ static bti_tid scratch(bti_program *p, const bt_call *call) {
     bti_tid ws = bti_tensor_new(p, "scratch", -1, BTI_KIND_WORKSPACE, BTI_CLASS_NONE, BT_F32, 1,
                                 (int64_t)((bytes + 3) / 4));
     if (in_loop && p->status == BT_OK) {
-        p->status =
-            grow((void **)&p->loop_ws, &p->loop_capacity, p->loop_count + 1, sizeof *p->loop_ws);
+        p->status = bti_grow((void **)&p->loop_ws, &p->loop_capacity, p->loop_count + 1,
+                             sizeof *p->loop_ws);
         if (p->status == BT_OK) p->loop_ws[p->loop_count++] = ws;
         p->loop_at++;
     }
@@ -171,7 +188,16 @@ static bti_tid scratch(bti_program *p, const bt_call *call) {
 void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *params,
               double pairs) {
     if (p->status != BT_OK) return;
-    bti_op_record record = {.op = op, .pairs = pairs, .p = *params};
+    bti_op_record record = {.op = op,
+                            .loop = -1,
+                            .layer = p->at_layer,
+                            .below = p->below,
+                            .pairs = pairs,
+                            .p = *params};
+    if (p->loop_at >= 0) {
+        record.loop = p->loop_first;
+        record.iteration = p->loop_at == 0;
+    }
     const bt_op_info *info = bti_op_info(op);
     for (int i = 0; i < info->operands; i++) {
         record.t[i] = t[i];
@@ -192,10 +218,10 @@ void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *pa
     }
     record.ws = scratch(p, &call);
     if (p->status != BT_OK) return;
-    p->status = grow((void **)&p->op, &p->op_capacity, p->ops + 1, sizeof *p->op);
+    p->status = bti_grow((void **)&p->op, &p->op_capacity, p->ops + 1, sizeof *p->op);
     if (p->status != BT_OK) return;
     for (int i = 0; i < info->operands; i++)
-        if (record.t[i].id && p->tensor[record.t[i].id].producer < 0 && overwrites(&record, i))
+        if (record.t[i].id && p->tensor[record.t[i].id].producer < 0 && bti_overwrites(&record, i))
             p->tensor[record.t[i].id].producer = p->ops;
     p->op[p->ops++] = record;
 }
@@ -203,37 +229,10 @@ void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *pa
 void bti_loop_begin(bti_program *p) {
     p->loop_count = 0;
     p->loop_at = 0;
+    p->loop_first = p->ops;
 }
 void bti_loop_next(bti_program *p) { p->loop_at = 0; }
 void bti_loop_end(bti_program *p) { p->loop_at = -1; }
-
-bti_tid bti_need(bti_program *p, bti_tid id) {
-    if (p->status != BT_OK || id == 0) return id;
-    bti_tensor *t = &p->tensor[id];
-    if (t->region != BTI_REGION_DYNAMIC || t->layer < 0 || p->keep == NULL ||
-        (p->keep[t->layer] & BTI_KEEP(t->cls)))
-        return id;
-    if (t->replay) return t->replay;
-    if (t->producer < 0) {
-        p->status = bti_fail(BT_EINTERNAL, "%s: nothing makes tensor %s", p->name, t->name);
-        return 0;
-    }
-    bti_op_record o = p->op[t->producer];
-    const bt_op_info *info = bti_op_info(o.op);
-    for (int i = 0; i < info->operands; i++)
-        if (o.t[i].id && !overwrites(&o, i)) o.t[i].id = bti_need(p, o.t[i].id);
-    for (int i = 0; i < info->operands; i++) {
-        if (o.t[i].id == 0 || !overwrites(&o, i) || p->status != BT_OK) continue;
-        bti_tensor x = p->tensor[o.t[i].id];
-        bti_tid copy =
-            bti_tensor_new(p, x.name, x.layer, x.kind, BTI_CLASS_NONE, x.dtype, x.rows, x.cols);
-        p->tensor[o.t[i].id].replay = copy;
-        p->tensor[copy].layer = -1;
-        o.t[i].id = copy;
-    }
-    bti_emit(p, o.op, o.t, &o.p, o.pairs);
-    return p->tensor[id].replay;
-}
 
 static void touch(bti_tensor *t, int32_t op) {
     if (t->first < 0) t->first = op;
@@ -248,7 +247,8 @@ bt_status bti_program_end(bti_program *p) {
         for (int i = 0; i < info->operands; i++) {
             if (o->t[i].id == 0) continue;
             bti_tensor *t = &p->tensor[o->t[i].id];
-            if (t->region == BTI_REGION_DYNAMIC && t->first < 0 && !overwrites(o, i) && t->rows > 0)
+            if (t->region == BTI_REGION_DYNAMIC && t->first < 0 && !bti_overwrites(o, i) &&
+                t->rows > 0)
                 return p->status =
                            bti_fail(BT_EINTERNAL, "%s: %s reads tensor %s before it is made",
                                     p->name, info->name, t->name);
@@ -265,15 +265,6 @@ bt_status bti_program_end(bti_program *p) {
     return BT_OK;
 }
 
-double bti_program_seconds(const bti_program *p) {
-    double flops = p->info.flops > 0 ? p->info.flops : 1e11;
-    double bytes = p->info.bytes_per_s > 0 ? p->info.bytes_per_s : 1e10;
-    double sum = 0;
-    for (int32_t k = 0; k < p->ops; k++) {
-        bt_call call;
-        shape_call(p, &p->op[k], &call);
-        double f = bti_op_flops(&call, p->op[k].pairs) / flops, b = bti_op_bytes(&call) / bytes;
-        sum += (f > b ? f : b) + 2e-6;
-    }
-    return sum;
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call) {
+    shape_call(p, &p->op[op], call);
 }

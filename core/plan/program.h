@@ -38,13 +38,14 @@ typedef enum bti_kind {
  * are made again from them (core/plan/replay.c). */
 typedef enum bti_class {
     BTI_CLASS_NONE,  /* not replayed: gradients, logits */
-    BTI_CLASS_INPUT, /* a layer's input */
+    BTI_CLASS_INPUT, /* a layer's last sum: with a norm or without, the next one's input */
     BTI_CLASS_STATS, /* mean, rstd, log-sum-exp */
-    BTI_CLASS_PROJ,  /* projections: q, k, v and the outputs of blocks */
+    BTI_CLASS_PROJ,  /* projections: q, k, v */
     BTI_CLASS_ATTN,  /* attention output */
-    BTI_CLASS_FF,    /* feed-forward before its activation */
-    BTI_CLASS_ACT,   /* activation output */
-    BTI_CLASS_NORM,  /* residual sums and norm outputs */
+    BTI_CLASS_BLOCK, /* what a block gives, before the residual sum */
+    BTI_CLASS_FF,    /* feed-forward: what backward of its activation reads */
+    BTI_CLASS_ACT,   /* activation output, where backward of the activation does not read it */
+    BTI_CLASS_NORM,  /* norm outputs and the residual sums inside a layer */
     BTI_CLASS_COUNT
 } bti_class;
 
@@ -77,10 +78,20 @@ typedef struct bti_ref {
 typedef struct bti_op_record {
     bt_op op;
     bti_tid ws;
-    double pairs; /* attention: visible query-key pairs of all sequences, for cost */
+    int32_t loop;      /* first op of the loop that it belongs to; -1: none */
+    int32_t iteration; /* 1: the first op of an iteration */
+    int32_t layer;     /* whose part it is; -1: of none */
+    int32_t below;     /* layers whose kept tensors live meanwhile: 0 .. below-1 */
+    double pairs;      /* attention: visible query-key pairs of all sequences, for cost */
     bti_ref t[BT_MAX_OPERANDS];
     bt_op_params p;
 } bti_op_record;
+
+/* A tensor that is being made again, and how many copies the log of a sweep had then. */
+typedef struct bti_wanted {
+    bti_tid id;
+    int32_t made;
+} bti_wanted;
 
 typedef struct bti_program {
     const char *name;
@@ -95,6 +106,13 @@ typedef struct bti_program {
     int32_t layers;
     bti_tid *loop_ws; /* scratch of the ops of a loop body, shared by its iterations */
     int32_t loop_count, loop_capacity, loop_at; /* loop_at: next op of the body; -1: no loop */
+    int32_t loop_first;                         /* first op of the loop */
+    /* Replay: what is asked for and not made yet, and what was copied to make a layer's input. */
+    bti_wanted *wanted;
+    bti_tid *made;
+    int32_t wanted_count, wanted_capacity, made_count, made_capacity;
+    int32_t at_layer, below; /* of the ops that are emitted now, see bti_program_at */
+    int32_t sweeps; /* inputs of layers among the wanted */
 } bti_program;
 
 /* An empty program for a device like `info`. */
@@ -108,6 +126,10 @@ void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers);
 /* BT_OK, or what went wrong while emitting. Fills first and last of all tensors. */
 bt_status bti_program_end(bti_program *p);
 
+/* What is emitted from here on is a part of `layer` (-1: of none), while the layers below `below`
+ * hold what they keep for backward. For the planner, which adds up layers. */
+void bti_program_at(bti_program *p, int32_t layer, int32_t below);
+
 /* A dynamic tensor. */
 bti_tid bti_tensor_new(bti_program *p, const char *name, int32_t layer, bti_kind kind,
                        bti_class cls, bt_dtype dtype, int64_t rows, int64_t cols);
@@ -118,6 +140,8 @@ bti_tid bti_tensor_fixed(bti_program *p, const char *name, bti_region region, ui
 void bti_tensor_pin(bti_program *p, bti_tid id);
 /* Keeps it all through the program, which is run more than once (caches). */
 void bti_tensor_pin_always(bti_program *p, bti_tid id);
+/* Makes it a tensor of no layer: backward never makes it again. */
+void bti_tensor_keep(bti_program *p, bti_tid id);
 int64_t bti_tensor_rows(const bti_program *p, bti_tid id);
 int64_t bti_tensor_cols(const bti_program *p, bti_tid id);
 
@@ -136,9 +160,20 @@ void bti_loop_begin(bti_program *p);
 void bti_loop_next(bti_program *p);
 void bti_loop_end(bti_program *p);
 
+/* ---- recomputation (replay.c) ------------------------------------------------------------------
+ */
+
 /* Backward's view of a forward tensor: itself when its class is kept in its layer, else a copy made
- * by replaying its producer (and what that needs) once, shared until its last use. */
+ * by replaying its producer (and what that needs) once, shared until its last use. Not inside a
+ * loop. */
 bti_tid bti_need(bti_program *p, bti_tid id);
+/* Whether tensors of a class are kept in a layer. */
+int bti_keeps(const bti_program *p, int32_t layer, bti_class cls);
+
+/* For the files of this folder. The operand is written without being read. */
+int bti_overwrites(const bti_op_record *o, int operand);
+/* Makes room for `count` items in an array that doubles. */
+bt_status bti_grow(void **array, int32_t *capacity, int32_t count, size_t size);
 
 /* ---- layout -----------------------------------------------------------------------------------
  */
@@ -162,6 +197,14 @@ typedef struct bti_layout_options {
 /* Places the dynamic tensors: outputs take over dying inputs where the op list allows, then offsets
  * by live range. BT_EFIT when one tensor is larger than a heap. */
 bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti_layout *out);
+/* Bytes live at each op, without placing anything: live[0 .. ops-1]; and kept[i], those of layer i
+ * of 0 .. layers-1 that are live at op `at`. `largest`: bytes of the largest block. The most of
+ * `live` is bti_layout.live. */
+typedef struct bti_live {
+    uint64_t *live, *kept, largest;
+    int32_t at, layers;
+} bti_live;
+bt_status bti_layout_live(const bti_program *p, const bti_layout_options *options, bti_live *out);
 /* Gives a program emitted at a smaller shape the places of the one at the caps. */
 bt_status bti_layout_take(bti_program *p, const bti_program *caps);
 
@@ -198,8 +241,7 @@ typedef struct bti_run_hooks {
 /* Enqueues all ops first .. last-1 of the program. Allocates nothing. */
 bt_status bti_program_run(bti_program *p, const bti_arena *a, uint64_t slot_offset, int32_t first,
                           int32_t last, const bti_run_hooks *hooks);
-/* Predicted seconds on a device like p->info: for each op the longer of arithmetic and memory time,
- * plus a fixed cost an op. */
-double bti_program_seconds(const bti_program *p);
+/* Op k as a call with shapes and types only. */
+void bti_program_shape(const bti_program *p, int32_t op, bt_call *call);
 
 #endif

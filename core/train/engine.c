@@ -9,6 +9,34 @@ static size_t acc_size(const bti_engine *e) {
     return bti_dtype_size(bti_dtype_acc(e->model->params.dtype));
 }
 
+static int is_compact(const bti_engine *e, int side) {
+    return (int)(e->plan->choices.compact >> side & 1);
+}
+
+static const bti_param *table_of(const bti_engine *e, int side) {
+    return &e->model->params.param[e->model->embed[side]];
+}
+
+static uint64_t index_bytes(const bti_engine *e, int side) {
+    return (uint64_t)table_of(e, side)->grad_rows * sizeof(int32_t);
+}
+
+/* What compact gradients need on the host. */
+static bt_status take_index(bti_engine *e) {
+    const int64_t *vocab = e->model->vocab;
+    int64_t words = (vocab[vocab[1] > vocab[0]] + 63) / 64;
+    if (e->plan->choices.compact == 0) return BT_OK;
+    e->seen = bti_alloc((size_t)words, sizeof *e->seen);
+    if (e->seen == NULL) return BT_ENOMEM;
+    for (int side = 0; side < 2; side++) {
+        void *index = NULL;
+        if (!is_compact(e, side)) continue;
+        BT_TRY(e->dev->ops->host_alloc(e->dev, index_bytes(e, side), &index));
+        e->index[side] = index;
+    }
+    return BT_OK;
+}
+
 /* Host memory, programs and events. */
 static bt_status take_host(bti_engine *e) {
     const bti_run_plan *plan = e->plan;
@@ -83,6 +111,7 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     bti_arena_plan(&e->arena, plan->region, &plan->step->info);
     bt_status status = bti_arena_take(&e->arena, dev);
     if (status == BT_OK) status = take_host(e);
+    if (status == BT_OK) status = take_index(e);
     if (status == BT_OK) status = write_positions(e);
     if (status == BT_OK) status = emit_update(e);
     if (status != BT_OK) {
@@ -98,6 +127,7 @@ void bti_engine_free(bti_engine *e) {
     settle(e, BT_OK);
     for (int i = 0; i < 2; i++) {
         e->dev->ops->host_free(e->dev, e->host_slot[i]);
+        e->dev->ops->host_free(e->dev, e->index[i]);
         e->dev->ops->event_free(e->dev, e->slot_event[i]);
     }
     e->dev->ops->host_free(e->dev, e->host_loss);
@@ -108,15 +138,23 @@ void bti_engine_free(bti_engine *e) {
     bti_program_free(e->losses);
     bti_free(e->counts);
     bti_free(e->sort);
+    bti_free(e->seen);
     bti_free(e);
 }
 
 /* ---- state -------------------------------------------------------------------------------------
  */
 
-static size_t param_bytes(const bti_engine *e, int32_t param) {
+static size_t param_bytes(const bti_engine *e, bti_region region, int32_t param) {
     const bti_param *p = &e->model->params.param[param];
-    return (size_t)(p->rows * p->cols) * bti_dtype_size(e->model->params.dtype);
+    int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
+    return (size_t)(rows * p->cols) * bti_dtype_size(e->model->params.dtype);
+}
+
+static bt_view param_at(const bti_engine *e, bti_region region, int32_t param) {
+    const bti_param *p = &e->model->params.param[param];
+    return bti_arena_at(&e->arena, region,
+                        region == BTI_REGION_GRADIENTS ? p->grad_address : p->address);
 }
 
 /* A frozen parameter has weights only. */
@@ -130,7 +168,7 @@ bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64
                           int64_t count, void *host) {
     BT_TRY(check_region(e, region, param));
     size_t size = bti_dtype_size(e->model->params.dtype);
-    bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
+    bt_view v = param_at(e, region, param);
     return settle(e, e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
                                            (uint64_t)count * size));
 }
@@ -139,21 +177,23 @@ bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param,
                                 int64_t count, const void *host) {
     BT_TRY(check_region(e, region, param));
     size_t size = bti_dtype_size(e->model->params.dtype);
-    bt_view v = bti_arena_at(&e->arena, region, e->model->params.param[param].address);
+    bt_view v = param_at(e, region, param);
     return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off + (uint64_t)from * size, host,
                                          (uint64_t)count * size));
 }
 
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
     const bti_param *p = &e->model->params.param[param];
-    return bti_engine_write_part(e, region, param, 0, p->rows * p->cols, host);
+    int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
+    return bti_engine_write_part(e, region, param, 0, rows * p->cols, host);
 }
 
 bt_status bti_engine_init(bti_engine *e) {
     const bti_params *t = &e->model->params;
     size_t most = 0;
     for (int32_t i = 0; i < t->count; i++)
-        if (param_bytes(e, i) > most) most = param_bytes(e, i);
+        if (param_bytes(e, BTI_REGION_WEIGHTS, i) > most)
+            most = param_bytes(e, BTI_REGION_WEIGHTS, i);
     void *values = bti_alloc(1, most);
     bt_status status = values == NULL ? BT_ENOMEM : BT_OK;
     for (int32_t i = 0; i < t->count && status == BT_OK; i++) {
@@ -195,6 +235,10 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
                      .grad_scale = m->grad_scale};
     bti_stage(&plan->places.staging, m->sentence, m->n, m->place, e->settings.start,
               e->host_slot[slot], e->sort, &step.shape);
+    for (int side = 0; side < 2; side++)
+        if (training && is_compact(e, side))
+            bti_stage_compact(&plan->places.staging, e->host_slot[slot], side,
+                              step.shape.distinct[side], e->index[side]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
     BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
     bti_train_program program;
@@ -264,6 +308,25 @@ static bt_status count_rows(bti_engine *e, const bti_sentence *sentence, int64_t
     return BT_OK;
 }
 
+/* The ids whose rows of a table the update touches, to host and device. The update before has been
+ * waited for. */
+static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_t n) {
+    for (int side = 0; side < 2; side++) {
+        if (!is_compact(e, side)) continue;
+        int64_t room = table_of(e, side)->grad_rows;
+        e->distinct[side] = bti_stage_index(sentence, n, side, e->settings.start, e->seen,
+                                            e->model->vocab[side], e->index[side], room);
+        if (e->distinct[side] > room)
+            return bti_fail(BT_EINTERNAL, "update of %lld distinct %s symbols, %lld planned",
+                            (long long)e->distinct[side], side ? "target" : "source",
+                            (long long)room);
+        bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.index[side]);
+        BT_TRY(
+            e->dev->ops->upload(e->dev, NULL, v.buf, v.off, e->index[side], index_bytes(e, side)));
+    }
+    return BT_OK;
+}
+
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
     bti_update_result result = {0};
@@ -273,6 +336,7 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
         *out = result;
         return BT_OK;
     }
+    BT_TRY(stage_index(e, sentence, n));
     portion m = {.update = update, .grad_scale = 1.0 / (double)result.rows[1]};
     while (m.place < n) {
         int64_t rows;

@@ -40,6 +40,10 @@ typedef struct bti_engine {
     void *host_scalars;
     int64_t (*counts)[2]; /* rows of the sentences of one update */
     int32_t *sort;        /* scratch of the row order: cap rows + 65,537 counters */
+    /* Of sides with compact gradients: row k of the gradient belongs to id index[side][k]. */
+    int32_t *index[2];   /* as in bti_places */
+    int64_t distinct[2]; /* ids of the last update */
+    uint64_t *seen;      /* scratch: a bit for each symbol, all clear */
     int64_t max_sentences, max_target_rows;
     int64_t steps; /* optimiser steps taken; skipped ones do not count */
 } bti_engine;
@@ -76,7 +80,8 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
                             bti_loss_sum *out);
 
 /* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
- * moments) to the host or from it, or a whole one from it. */
+ * moments) to the host or from it, or a whole one from it. A compact gradient has grad_rows rows,
+ * and a frozen parameter has weights only. */
 bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
                           int64_t count, void *host);
 bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
@@ -87,5 +92,14 @@ bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, cons
  * `place`, and the micro-batch's shape. `sort` is scratch of rows + 65,537 words. */
 void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, int64_t place,
                int32_t start, void *slot, int32_t *sort, bti_shape *shape);
+/* The distinct ids that n sentences feed to a side, ascending, INT32_MAX behind the last; gives how
+ * many there are, of which the first `room` are kept. `seen`: vocab bits, clear before and after.
+ */
+int64_t bti_stage_index(const bti_sentence *sentence, int64_t n, int side, int32_t start,
+                        uint64_t *seen, int64_t vocab, int32_t *index, int64_t room);
+/* Turns the ids of a side's segs into their places in such an index of the whole update: rows of
+ * the compact gradient. */
+void bti_stage_compact(const bti_staging *at, void *slot, int side, int64_t distinct,
+                       const int32_t *index);
 
 #endif

@@ -76,7 +76,7 @@ static json_t *bytes_json(const bti_run_plan *p) {
 static json_t *recompute_json(const bti_session *s) {
     json_t *list = json_array();
     for (int32_t i = 0; i < s->model->layers; i++)
-        json_array_append_new(list, json_string(i < s->plan->recompute_layers ? "layers" : "none"));
+        json_array_append_new(list, json_string(bti_level_name[bti_run_plan_level(s->plan, i)]));
     return list;
 }
 
@@ -154,7 +154,7 @@ bt_status bt_plan_text(const bt_plan *plan, char **text) {
         (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", (long long)p->caps.rows[0],
         (long long)p->caps.rows[1]);
     bti_text_add(&out, "  recomputed     %d of %d layers; output layer in chunks of %lld rows\n",
-                 p->recompute_layers, s->model->layers, (long long)p->choices.logit_rows);
+                 p->choice.layers, s->model->layers, (long long)p->choices.logit_rows);
     bti_text_add(&out, "  longest pair   line %lld: %lld source and %lld target tokens\n",
                  (long long)c->longest_line, (long long)source, (long long)target);
     bti_text_add(&out, "  predicted      %.3g seconds an update\n", p->seconds);

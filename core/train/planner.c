@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/train/plan_search.h"
 
 const char *const bti_byte_kind_name[BTI_BYTES_KINDS] = {"weights",     "gradients", "optimizer",
                                                          "activations", "logits",    "workspace",
@@ -20,39 +21,20 @@ int64_t bti_split_next(const bti_shape *caps, const int64_t (*counts)[2], int64_
     return i - from;
 }
 
-/* ---- one candidate -----------------------------------------------------------------------------
- */
-
-typedef struct candidate {
-    int64_t parts; /* micro-batches that the largest update is cut into */
-    int32_t recompute_layers;
-    int64_t logit_rows;
-} candidate;
-
-typedef struct search {
-    bti_model *m;
-    const bti_workload *w;
-    const bti_plan_options *opt;
-    const bt_dev_info *info;
-    bti_places places;
-    bti_program *step, *mean, *update;
-    uint32_t *keep;
-    uint64_t update_bytes;
-    int exact; /* what does not fit is laid out all the same */
-    double update_seconds;
-} search;
-
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
+static uint64_t alignment(const bti_search *s) {
+    return s->info->alignment ? s->info->alignment : 1;
+}
 
-/* Caps for `parts` micro-batches of the largest update. Sentences are not cut, so a part gets room
- * for half a mean sentence more than its share, and never less than the longest one: with as many
- * parts as sentences just that. */
-static bti_shape caps_of(const search *s, int64_t parts) {
+/* ---- shapes -----------------------------------------------------------------------------------
+ */
+
+/* Sentences are not cut, so a part gets room for half a mean sentence more than its share, and
+ * never less than the longest one: with as many parts as sentences just that. */
+bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
     const bti_workload *w = s->w;
     bti_shape c = {.sentences = w->max_sentences};
     for (int i = 0; i < 2; i++) {
@@ -68,8 +50,7 @@ static bti_shape caps_of(const search *s, int64_t parts) {
     return c;
 }
 
-/* A mean micro-batch under these caps. Gives how many of them make a mean update. */
-static double mean_of(const search *s, const bti_shape *caps, bti_shape *out) {
+double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double parts = 1;
     for (int i = 0; i < 2; i++) parts = fmax(parts, w->mean_rows[i] / (double)caps->rows[i]);
@@ -84,22 +65,36 @@ static double mean_of(const search *s, const bti_shape *caps, bti_shape *out) {
     return parts;
 }
 
-static void set_keep(search *s, int32_t recompute_layers) {
-    for (int32_t i = 0; i < s->m->layers; i++)
-        s->keep[i] = i < recompute_layers ? BTI_KEEP_INPUT : BTI_KEEP_ALL;
+/* ---- one choice -------------------------------------------------------------------------------
+ */
+
+static void set_keep(bti_search *s, const bti_choice *c) {
+    bti_level_fill(s->m, c->rest, 0, s->m->layers, 0, s->keep);
+    bti_level_fill(s->m, c->level, 0, c->layers, c->segment, s->keep);
 }
 
-static bt_status emit(search *s, bti_program *p, const bti_shape *shape, int64_t logit_rows,
-                      int training) {
+/* What is emitted: a micro-batch that trains, alone in its update or not, or its losses only. */
+typedef enum pass_kind { LOSSES, ALONE, ONE_MORE } pass_kind;
+
+static bt_status emit(bti_search *s, bti_program *p, const bti_shape *shape, const bti_choice *c,
+                      pass_kind pass) {
     bti_step step = {.model = s->m,
                      .places = &s->places,
                      .shape = *shape,
-                     .choices = {s->keep, logit_rows},
-                     .training = training,
-                     .first_micro_batch = 1,
+                     .choices = {.keep = s->keep,
+                                 .logit_rows = min64(c->logit_rows, shape->rows[1]),
+                                 .slice_rows = c->slice_rows,
+                                 .compact = s->compact},
+                     .training = pass != LOSSES,
+                     .first_micro_batch = pass == ALONE,
                      .grad_scale = 1};
     bti_train_program unused;
     return bti_model_emit_step(p, &step, &unused);
+}
+
+bti_layout_options bti_plan_layout(const bti_search *s, const bti_run_plan *plan) {
+    return (bti_layout_options){
+        .alignment = alignment(s), .heap = plan->heap, .guard = s->opt->guard};
 }
 
 /* Fills the plan's bytes from the dynamic region's peak; what layout wastes counts as activations.
@@ -132,37 +127,56 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
-/* Bytes that a dynamic region may have within the budget; 0: no limit. */
-static uint64_t dynamic_limit(const search *s, const bti_run_plan *plan) {
-    uint64_t others = s->opt->runtime;
-    if (s->opt->budget == 0 || s->exact) return 0;
-    for (int r = 0; r < BTI_REGION_DYNAMIC; r++) others += plan->region[r];
-    return s->opt->budget > others ? s->opt->budget - others : 1;
+uint64_t bti_plan_others(bti_search *s, const bti_run_plan *plan, const bti_shape *caps) {
+    bti_staging staging;
+    uint64_t sum = s->opt->runtime + s->opt->decode_staging;
+    bti_staging_plan(s->m, caps, alignment(s), &staging);
+    for (int r = 0; r < BTI_REGION_STAGING; r++) sum += plan->region[r];
+    return sum + 2 * staging.bytes;
 }
 
-/* Emits, lays out and counts one candidate into `plan` (its programs excepted). BT_EFIT when a
- * tensor is larger than a heap. */
-static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *plan) {
-    uint64_t align = s->info->alignment ? s->info->alignment : 1;
-    plan->caps = caps_of(s, c->parts);
-    plan->recompute_layers = c->recompute_layers;
-    plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
-    plan->micro_batches = c->parts;
-    set_keep(s, c->recompute_layers);
-    bti_staging_plan(s->m, &plan->caps, align, &s->places.staging);
-    BT_TRY(emit(s, s->step, &plan->caps, plan->choices.logit_rows, 1));
-    plan->places = s->places;
-    plan->decode_staging = 2 * s->places.staging.bytes;
-    plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
-    bti_layout_options layout = {.alignment = align,
-                                 .heap = plan->heap,
-                                 .guard = s->opt->guard,
-                                 .most = dynamic_limit(s, plan)};
-    BT_TRY(bti_layout_make(s->step, &layout, &plan->layout));
-    uint64_t train = max_u64(plan->layout.bytes, s->update_bytes);
+/* The dynamic region: what a micro-batch, the update's end, validation and its decoder need. */
+static bt_status lay_out(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
+    bti_layout_options o = bti_plan_layout(s, plan);
+    bti_layout losses = {0};
+    BT_TRY(emit(s, s->step, &plan->caps, c, ALONE));
+    BT_TRY(bti_layout_make(s->step, &o, &plan->layout));
+    if (s->losses != NULL) {
+        BT_TRY(emit(s, s->losses, &plan->caps, c, LOSSES));
+        BT_TRY(bti_layout_make(s->losses, &o, &losses));
+    }
+    uint64_t train = max_u64(max_u64(plan->layout.bytes, losses.bytes), s->update_bytes);
     plan->region[BTI_REGION_DYNAMIC] = max_u64(train, s->opt->decode_dynamic);
     plan->bytes[BTI_BYTES_DECODE] =
         plan->region[BTI_REGION_DYNAMIC] - train + s->opt->decode_staging;
+    return BT_OK;
+}
+
+/* Seconds of a mean update: its first micro-batch overwrites gradients, the others add to them. */
+static bt_status predict(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
+    bti_shape mean;
+    double parts = bti_plan_mean(s, &plan->caps, &mean);
+    BT_TRY(emit(s, s->mean, &mean, c, ALONE));
+    plan->seconds = bti_program_seconds(s->mean, &s->rates) + s->update_seconds;
+    if (parts <= 1) return BT_OK;
+    BT_TRY(emit(s, s->mean, &mean, c, ONE_MORE));
+    plan->seconds += (parts - 1) * bti_program_seconds(s->mean, &s->rates);
+    return BT_OK;
+}
+
+bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
+    plan->choice = *c;
+    plan->caps = bti_plan_caps(s, c->parts);
+    plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->choices.slice_rows = c->slice_rows;
+    plan->choices.compact = s->compact;
+    plan->micro_batches = c->parts;
+    set_keep(s, c);
+    bti_staging_plan(s->m, &plan->caps, alignment(s), &s->places.staging);
+    plan->places = s->places;
+    plan->decode_staging = 2 * s->places.staging.bytes;
+    plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
+    BT_TRY(lay_out(s, c, plan));
     plan->largest = plan->layout.largest ? s->step->tensor[plan->layout.largest].name : "";
     plan->largest_bytes = plan->layout.largest ? s->step->tensor[plan->layout.largest].bytes : 0;
     bti_arena arena;
@@ -170,236 +184,100 @@ static bt_status count_candidate(search *s, const candidate *c, bti_run_plan *pl
     BT_TRY(check_tables(plan, &arena));
     count_bytes(plan, arena.total, s->opt->runtime);
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
-    return BT_OK;
+    return predict(s, c, plan);
 }
 
-/* A candidate that the device has no allocation for does not fit: its total is UINT64_MAX. */
-static bt_status evaluate(search *s, const candidate *c, bti_run_plan *plan) {
-    bt_status status = count_candidate(s, c, plan);
-    if (status != BT_EFIT) return status;
-    plan->fits = 0;
-    plan->total = UINT64_MAX;
-    return BT_OK;
-}
-
-/* Predicted seconds of a mean update under the plan's caps. */
-static bt_status predict(search *s, bti_run_plan *plan) {
-    bti_shape mean;
-    double parts = mean_of(s, &plan->caps, &mean);
-    set_keep(s, plan->recompute_layers);
-    BT_TRY(emit(s, s->mean, &mean, min64(plan->choices.logit_rows, mean.rows[1]), 1));
-    plan->seconds = parts * bti_program_seconds(s->mean) + s->update_seconds;
-    return BT_OK;
-}
-
-/* ---- the search --------------------------------------------------------------------------------
+/* ---- what no choice changes -------------------------------------------------------------------
  */
 
-/* Chunk rows from large to small. Above 1,024 rows a chunk's products are as fast as they get; the
- * last few are for what fits in no other way, one sentence a micro-batch. */
-static const int64_t chunks[] = {1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
-#define CHUNKS ((int)(sizeof chunks / sizeof chunks[0]))
-#define CHUNKS_ANY 6
-
-static int64_t chunk_at(const search *s, int i) {
-    return s->opt->force_logit_rows ? s->opt->force_logit_rows : chunks[i];
-}
-
-static void recompute_range(const search *s, int32_t *least, int32_t *most) {
-    *least = 0;
-    *most = s->m->layers;
-    if (s->opt->recompute == BTI_RECOMPUTE_NONE) *most = 0;
-    if (s->opt->recompute == BTI_RECOMPUTE_LAYERS) *least = s->m->layers;
-    if (s->opt->force_recompute_layers >= 0) *least = *most = s->opt->force_recompute_layers;
-}
-
-static int better(const bti_run_plan *a, const bti_run_plan *b) {
-    if (!a->fits) return 0;
-    if (!b->fits) return 1;
-    if (a->seconds < 0.99 * b->seconds) return 1;
-    return a->seconds <= 1.01 * b->seconds && a->total < b->total;
-}
-
-/* The fewest recomputed layers with which candidate c fits; whether any does. Bytes fall with each
- * layer that is recomputed, until what a recomputed layer needs while it is made again is the most:
- * then the last one, whose backward follows at once, only adds its input. */
-static bt_status fewest_layers(search *s, candidate *c, int32_t least, int32_t most,
-                               bti_run_plan *plan) {
-    int32_t low = least, high = most;
-    for (int i = 0; i < 2 && high >= least; i++) {
-        c->recompute_layers = high;
-        BT_TRY(evaluate(s, c, plan));
-        if (plan->fits) break;
-        high--;
-    }
-    if (!plan->fits) return BT_OK;
-    while (low < high) { /* `high` fits */
-        c->recompute_layers = low + (high - low) / 2;
-        BT_TRY(evaluate(s, c, plan));
-        if (plan->fits)
-            high = c->recompute_layers;
-        else
-            low = c->recompute_layers + 1;
-    }
-    c->recompute_layers = high;
-    return evaluate(s, c, plan);
-}
-
-/* The fastest plan of `parts` micro-batches: for each chunk from the largest the fewest recomputed
- * layers; a smaller chunk cannot help once nothing is recomputed. */
-static bt_status fit_parts(search *s, int64_t parts, bti_run_plan *plan) {
-    int32_t least, most;
-    int last_chunk = parts >= s->w->max_sentences ? CHUNKS : CHUNKS_ANY;
-    bti_run_plan best = *plan;
-    best.fits = 0;
-    recompute_range(s, &least, &most);
-    for (int i = 0; i < last_chunk; i++) {
-        candidate c = {parts, most, chunk_at(s, i)};
-        if (i + 1 < last_chunk && chunk_at(s, i + 1) >= caps_of(s, parts).rows[1]) continue;
-        if (i >= CHUNKS_ANY && best.fits) break;
-        BT_TRY(fewest_layers(s, &c, least, most, plan));
-        if (!plan->fits) continue;
-        BT_TRY(predict(s, plan));
-        if (better(plan, &best)) best = *plan;
-        if (plan->recompute_layers == least) break;
-    }
-    *plan = best;
-    return BT_OK;
-}
-
-/* The smallest plan: one sentence a micro-batch, the smallest chunk, and as many recomputed layers
- * as give the fewest bytes, which fall and then rise with their number. */
-static bt_status find_smallest(search *s, bti_run_plan *plan) {
-    int32_t low, high;
-    recompute_range(s, &low, &high);
-    candidate c = {s->w->max_sentences, 0, chunk_at(s, CHUNKS - 1)};
-    s->exact = 1;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        c.recompute_layers = middle;
-        BT_TRY(evaluate(s, &c, plan));
-        uint64_t bytes = plan->total;
-        c.recompute_layers = middle + 1;
-        BT_TRY(evaluate(s, &c, plan));
-        if (plan->total <= bytes)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    c.recompute_layers = low;
-    BT_TRY(count_candidate(s, &c, plan));
-    s->exact = 0;
-    return predict(s, plan);
-}
-
-static bt_status search_all(search *s, bti_run_plan *plan) {
-    bti_run_plan best = *plan, trial = *plan;
-    int64_t n = s->w->max_sentences;
-    int32_t least, most;
-    recompute_range(s, &least, &most);
-    BT_TRY(find_smallest(s, &best));
-    plan->minimum = best.total;
-    int forced = s->opt->force_rows[0] || s->opt->force_rows[1];
-    for (int64_t parts = 1, next; best.fits && parts <= n; parts = next) {
-        next = parts + (parts < 4 ? 1 : parts / 2);
-        if (next > n && parts < n) next = n;
-        BT_TRY(fit_parts(s, parts, &trial));
-        if (better(&trial, &best)) best = trial;
-        /* More micro-batches only cost time once nothing needs recomputing. */
-        if (forced || (trial.fits && trial.recompute_layers == least &&
-                       trial.choices.logit_rows == min64(chunk_at(s, 0), trial.caps.rows[1])))
-            break;
-    }
-    uint64_t minimum = plan->minimum;
-    *plan = best;
-    plan->minimum = minimum;
-    return BT_OK;
-}
-
-static bt_status plan_update(search *s, bti_run_plan *plan) {
+static bt_status plan_update(bti_search *s, bti_run_plan *plan) {
     bti_update_step step = {.model = s->m, .places = &s->places, .heap = plan->heap};
     bti_layout layout;
-    bti_layout_options o = {.alignment = s->info->alignment ? s->info->alignment : 1,
-                            .heap = plan->heap,
-                            .guard = s->opt->guard};
+    bti_layout_options o = bti_plan_layout(s, plan);
     BT_TRY(bti_model_emit_update(s->update, &step));
     BT_TRY(bti_layout_make(s->update, &o, &layout));
     s->update_bytes = layout.bytes;
-    s->update_seconds = bti_program_seconds(s->update);
+    s->update_seconds = bti_program_seconds(s->update, &s->rates);
     return BT_OK;
 }
 
+/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever an
+ * update touches fewer rows than the table has. */
+static void choose_compact(bti_search *s) {
+    uint32_t sides = bti_model_may_compact(s->m);
+    for (int i = 0; i < 2; i++) {
+        int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
+        int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
+        int wanted =
+            s->opt->force_compact < 0 ? rows < s->m->vocab[i] : s->opt->force_compact >> i & 1;
+        if (!wanted) sides &= ~(1u << i);
+        bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
+    }
+    s->compact = sides;
+}
+
 /* Fixed regions: their places and bytes. */
-static bt_status place_fixed(search *s, int64_t max_length, bti_run_plan *plan) {
+static bt_status place_fixed(bti_search *s, int64_t max_length, bti_run_plan *plan) {
     bti_params *t = &s->m->params;
-    uint64_t align = s->info->alignment ? s->info->alignment : 1;
+    uint64_t align = alignment(s);
     plan->heap = s->info->max_alloc / align * align;
+    choose_compact(s);
+    plan->choices.compact = s->compact;
     BT_TRY(bti_params_place(t, align, plan->heap));
     plan->region[BTI_REGION_WEIGHTS] = t->bytes;
-    for (int r = BTI_REGION_GRADIENTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->trained;
+    plan->region[BTI_REGION_GRADIENTS] = t->grad_bytes;
+    plan->region[BTI_REGION_MOMENT1] = plan->region[BTI_REGION_MOMENT2] = t->trained;
     s->places.positions = 0;
     s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
     uint64_t table =
         (uint64_t)(s->places.position_rows * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.scalars = align_up(table, align);
-    plan->region[BTI_REGION_CONSTANT] =
-        s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    uint64_t at = s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    for (int i = 0; i < 2; i++) {
+        if (!(s->compact >> i & 1)) continue;
+        s->places.index[i] = at;
+        at += align_up((uint64_t)t->param[s->m->embed[i]].grad_rows * sizeof(int32_t), align);
+    }
+    plan->region[BTI_REGION_CONSTANT] = at;
     return BT_OK;
 }
 
-/* The program of validation losses at the caps. It keeps nothing for backward, so it needs no more
- * than the step; should it, the region grows. */
-static bt_status plan_losses(search *s, bti_run_plan *plan) {
-    bti_layout layout;
-    bti_layout_options o = {.alignment = s->info->alignment ? s->info->alignment : 1,
-                            .heap = plan->heap,
-                            .guard = s->opt->guard};
-    BT_TRY(emit(s, plan->losses, &plan->caps, plan->choices.logit_rows, 0));
-    BT_TRY(bti_layout_make(plan->losses, &o, &layout));
-    if (layout.bytes <= plan->region[BTI_REGION_DYNAMIC]) return BT_OK;
-    plan->region[BTI_REGION_DYNAMIC] = layout.bytes;
-    bti_arena arena;
-    bti_arena_plan(&arena, plan->region, s->info);
-    count_bytes(plan, arena.total, s->opt->runtime);
-    plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
+static bt_status make_programs(bti_search *s, bti_run_plan *plan) {
+    BT_TRY(bti_program_new("step", s->planning, s->info, &plan->step));
+    BT_TRY(bti_program_new("update", s->planning, s->info, &plan->update));
+    BT_TRY(bti_program_new("mean step", s->planning, s->info, &s->mean));
+    if (s->opt->validation) BT_TRY(bti_program_new("losses", s->planning, s->info, &plan->losses));
+    s->step = plan->step;
+    s->update = plan->update;
+    s->losses = plan->losses;
     return BT_OK;
 }
 
 bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
                           const bti_workload *w, int64_t max_length,
                           const bti_plan_options *options, bti_run_plan **out) {
-    search s = {.m = m, .w = w, .opt = options, .info = info};
+    bti_search s = {.m = m, .w = w, .opt = options, .planning = planning, .info = info};
     bti_run_plan *plan = bti_alloc(1, sizeof *plan);
-    bt_status status = BT_ENOMEM;
-    if (plan == NULL) goto fail;
+    if (plan == NULL) return BT_ENOMEM;
     plan->budget = options->budget;
+    bti_rates_default(info, &s.rates);
+    if (options->rates != NULL) s.rates = *options->rates;
     plan->choices.keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
-    if (s.keep == NULL) goto fail;
-    if ((status = bti_program_new("step", planning, info, &plan->step)) != BT_OK) goto fail;
-    if ((status = bti_program_new("update", planning, info, &plan->update)) != BT_OK) goto fail;
-    if ((status = bti_program_new("mean step", planning, info, &s.mean)) != BT_OK) goto fail;
-    if (options->validation &&
-        (status = bti_program_new("losses", planning, info, &plan->losses)) != BT_OK)
-        goto fail;
-    s.step = plan->step;
-    s.update = plan->update;
-    if ((status = place_fixed(&s, max_length, plan)) != BT_OK) goto fail;
-    if ((status = plan_update(&s, plan)) != BT_OK) goto fail;
-    if ((status = search_all(&s, plan)) != BT_OK) goto fail;
-    /* The programs hold the last candidate: emit the chosen one again. */
-    candidate chosen = {plan->micro_batches, plan->recompute_layers, plan->choices.logit_rows};
-    double seconds = plan->seconds;
-    s.exact = 1;
-    if ((status = evaluate(&s, &chosen, plan)) != BT_OK) goto fail;
-    plan->seconds = seconds;
-    if (options->validation && (status = plan_losses(&s, plan)) != BT_OK) goto fail;
+    bt_status status = s.keep == NULL ? BT_ENOMEM : make_programs(&s, plan);
+    if (status == BT_OK) status = place_fixed(&s, max_length, plan);
+    if (status == BT_OK) status = plan_update(&s, plan);
+    if (status == BT_OK) status = bti_plan_pick(&s, plan);
     bti_program_free(s.mean);
+    if (status != BT_OK) {
+        bti_run_plan_free(plan);
+        return status;
+    }
     *out = plan;
     return BT_OK;
-fail:
-    bti_program_free(s.mean);
-    bti_run_plan_free(plan);
-    return status;
+}
+
+bti_level bti_run_plan_level(const bti_run_plan *p, int32_t layer) {
+    return layer < p->choice.layers ? p->choice.level : p->choice.rest;
 }
 
 void bti_run_plan_free(bti_run_plan *p) {

@@ -1,33 +1,54 @@
 /* How a run fits: caps of a micro-batch, recomputation, chunk rows. Every byte before anything is
  * taken.
  *
- * The maths of an update never depends on the choice; time does. Searched are the number of
- * micro-batches, the layers that keep only their input, and the rows of an output chunk; taken is
- * the least predicted time among plans within the budget, and within 1 % of it the fewer bytes. */
+ * The maths of an update never depends on the choice; time does. Taken is the least predicted time
+ * among the choices within the budget, and within 1 % of it first the fewer micro-batches, then the
+ * fewer bytes. What is searched is in plan_search.c. */
 #ifndef BANTAM_TRAIN_PLANNER_H
 #define BANTAM_TRAIN_PLANNER_H
 
-#include "core/model/model.h"
+#include "core/model/levels.h"
+#include "core/plan/cost.h"
 #include "core/train/run_file.h"
 
 /* What updates look like; [0] source, [1] target. */
 typedef struct bti_workload {
-    int64_t max_rows[2];   /* most rows of any update */
-    int64_t max_sentences; /* most sentences of any update */
-    int64_t longest[2];    /* most rows of any sentence: the least that a cap can be */
+    int64_t max_rows[2];     /* most rows of any update */
+    int64_t max_sentences;   /* most sentences of any update */
+    int64_t max_distinct[2]; /* most distinct ids of any update; 0: not counted, rows bound them */
+    int64_t longest[2];      /* most rows of any sentence: the least that a cap can be */
     double mean_rows[2], mean_sentences; /* of an update */
     double mean_pairs[3];                /* attention pairs a sentence, as bti_shape */
 } bti_workload;
+
+/* One of the choices that are searched: how many micro-batches the largest update is cut into, what
+ * layers keep, rows of a chunk of the output layer and of a slice of feed-forward blocks. */
+typedef struct bti_choice {
+    int64_t parts;
+    bti_level level, rest; /* of the first `layers` layers, over both stacks, and of the others */
+    int32_t layers;
+    int32_t segment; /* layers of a segment, with level SEGMENTS */
+    int64_t logit_rows;
+    int64_t slice_rows; /* 0: whole */
+} bti_choice;
 
 typedef struct bti_plan_options {
     uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
     uint64_t runtime; /* bytes held outside the arena */
     bti_recompute recompute;
-    /* Tests and experiments; 0 (rows, chunk) and -1 (layers): searched. */
+    const bti_rates *rates; /* measured; NULL: what the device states */
+    const bti_choice
+        *wanted; /* taken as it is where it fits, as from a plan kept; NULL: searched */
+    /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. With layers forced
+     * level (0: LAYERS), rest, segment and slices are as given. */
     int64_t force_rows[2];
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
-    uint64_t guard; /* bytes behind every dynamic tensor */
+    bti_level force_level, force_rest;
+    int32_t force_segment;
+    int64_t force_slice_rows;
+    int force_compact; /* sides as in bti_choices; -1: where that saves bytes */
+    uint64_t guard;    /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */
     int validation;
@@ -50,14 +71,15 @@ extern const char *const bti_byte_kind_name[BTI_BYTES_KINDS];
 
 typedef struct bti_run_plan {
     int fits;
-    uint64_t budget, total, minimum; /* total, minimum: arena and runtime */
+    /* Arena and runtime. minimum: least total of all choices; the total where none was searched. */
+    uint64_t budget, total, minimum;
     uint64_t bytes[BTI_BYTES_KINDS]; /* sums to total */
     uint64_t region[BTI_REGION_COUNT];
-    uint64_t heap;            /* bytes of a heap for places of parameters; 0: no limit */
-    bti_shape caps;           /* of a micro-batch */
-    bti_choices choices;      /* keep: owned */
-    int64_t micro_batches;    /* of the largest update */
-    int32_t recompute_layers; /* the first ones keep only their input */
+    uint64_t heap;         /* bytes of a heap for places of parameters; 0: no limit */
+    bti_shape caps;        /* of a micro-batch */
+    bti_choice choice;     /* what was chosen, and as the model takes it: */
+    bti_choices choices;   /* keep: owned */
+    int64_t micro_batches; /* of the largest update */
     bti_places places;
     bti_program *step, *update; /* at the caps, laid out */
     bti_program *losses;        /* step without gradients, for validation; else NULL */
@@ -73,6 +95,8 @@ typedef struct bti_run_plan {
 bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
                           const bti_workload *w, int64_t max_length,
                           const bti_plan_options *options, bti_run_plan **out);
+/* Level of a layer, counted over both stacks. */
+bti_level bti_run_plan_level(const bti_run_plan *p, int32_t layer);
 void bti_run_plan_free(bti_run_plan *p);
 /* BT_EFIT with the least bytes that would do, split by kind, when the plan does not fit. */
 bt_status bti_run_plan_check(const bti_run_plan *p);

@@ -7,6 +7,8 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/unknown.h"
+#include "core/train/distinct.h"
+#include "core/train/rates.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -207,21 +209,23 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
 
 /* Sizes of updates. Beyond the first SCANNED ones larger updates may come: the caps still hold,
  * since an update is cut into as many micro-batches as they ask for; what must be exact are the
- * longest sentence, known from the corpus, and the most sentences and target rows that host memory
- * is sized for, which are bounded by batch and longest sentence then. */
+ * longest sentence, known from the corpus, and the most sentences, distinct ids and target rows
+ * that memory is sized for, which are bounded by batch and longest sentence then. */
 #define SCANNED 200000
 
-static bt_status scan(bti_session *s, int64_t updates) {
+static bt_status scan(bti_session *s, int64_t updates, bti_distinct *distinct) {
     bti_workload *w = &s->workload;
     double sum[2] = {0, 0}, sentences = 0;
     for (int64_t u = 1; u <= updates; u++) {
         const int64_t *pair;
         int64_t n, epoch, rows[2] = {0, 0};
         BT_TRY(bti_batcher_get(s->batcher, u, &pair, &n, &epoch));
+        bti_distinct_update(distinct);
         for (int64_t i = 0; i < n; i++) {
             int64_t a, b;
             bti_corpus_source(s->corpus, pair[i], &a);
             bti_corpus_target(s->corpus, pair[i], &b);
+            bti_distinct_pair(distinct, s->corpus, pair[i]);
             rows[0] += a;
             rows[1] += b;
             w->mean_pairs[0] += (double)a * (double)a;
@@ -245,7 +249,13 @@ static bt_status measure_updates(bti_session *s) {
     const bti_corpus_stats *stats = bti_corpus_get_stats(s->corpus);
     int64_t scanned = s->last_update < SCANNED ? s->last_update : SCANNED;
     bti_workload *w = &s->workload;
-    BT_TRY(scan(s, scanned));
+    bti_distinct distinct;
+    bt_status status =
+        bti_distinct_new(s->model->vocab, bti_tokenizer_specials(s->tokenizer[1]).start, &distinct);
+    if (status == BT_OK) status = scan(s, scanned, &distinct);
+    for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
+    bti_distinct_free(&distinct);
+    BT_TRY(status);
     w->longest[0] = stats->max_source;
     w->longest[1] = stats->max_target;
     if (s->valid != NULL) { /* validation runs under the same caps */
@@ -255,6 +265,7 @@ static bt_status measure_updates(bti_session *s) {
     }
     if (scanned < s->last_update) {
         int64_t batch = s->cfg->training.batch;
+        for (int i = 0; i < 2; i++) w->max_distinct[i] = batch * w->longest[i];
         if (s->cfg->training.batch_unit == BTI_BATCH_SENTENCES) {
             w->max_rows[1] = batch * w->longest[1];
         } else {
@@ -333,7 +344,8 @@ bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, uin
  * rows; and a margin for stacks, the C library and what first values are read through. */
 static uint64_t later_host_bytes(const bti_workload *w) {
     uint64_t rows = (uint64_t)(w->max_rows[0] + w->max_rows[1]);
-    return rows * 64 + (uint64_t)w->max_sentences * 128 + (16u << 20);
+    uint64_t ids = (uint64_t)(w->max_distinct[0] + w->max_distinct[1]);
+    return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + (16u << 20);
 }
 
 /* Adds what validation's decoder needs: the largest batch that the plan without it leaves room for,
@@ -359,8 +371,8 @@ static bt_status plan_validation(bti_session *s, const bti_run_plan *alone,
 }
 
 static bt_status make_plan(bti_session *s, const bti_session_options *o) {
-    bti_plan_options options = {.recompute = s->cfg->memory.recompute,
-                                .force_recompute_layers = -1};
+    bti_plan_options options = {
+        .recompute = s->cfg->memory.recompute, .force_recompute_layers = -1, .force_compact = -1};
     const bt_planning *planning = s->dev->driver->planning;
     const bti_workload *w = &s->workload;
     int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
@@ -369,6 +381,9 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &options.budget,
                              &options.runtime));
     options.runtime += later_host_bytes(w);
+    bti_rates rates;
+    bti_rates_get(s->dev, &rates);
+    options.rates = &rates;
     bti_run_plan *alone;
     BT_TRY(bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &alone));
     if (s->valid == NULL) {

@@ -57,6 +57,38 @@ static void position_plan(const bti_sentence *sentence, int64_t n, int side, int
     segs[1] = 0;
 }
 
+/* What the model reads at row j of a sentence: targets are moved on by one. */
+static int32_t input_id(const bti_sentence *s, int side, int64_t j, int32_t start) {
+    return side == 0 ? s->ids[0][j] : j == 0 ? start : s->ids[1][j - 1];
+}
+
+int64_t bti_stage_index(const bti_sentence *sentence, int64_t n, int side, int32_t start,
+                        uint64_t *seen, int64_t vocab, int32_t *index, int64_t room) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < sentence[i].count[side]; j++) {
+            uint32_t id = (uint32_t)input_id(&sentence[i], side, j, start);
+            seen[id / 64] |= UINT64_C(1) << id % 64;
+        }
+    for (int64_t w = 0; w <= (vocab - 1) / 64; w++)
+        for (; seen[w] != 0; seen[w] &= seen[w] - 1) {
+            if (count < room) index[count] = (int32_t)(64 * w + __builtin_ctzll(seen[w]));
+            count++;
+        }
+    for (int64_t k = count; k < room; k++) index[k] = INT32_MAX;
+    return count;
+}
+
+void bti_stage_compact(const bti_staging *at, void *slot, int side, int64_t distinct,
+                       const int32_t *index) {
+    int32_t *segs = table(at, slot, side, BTI_TABLE_SEGS);
+    int32_t k = 0;
+    for (int64_t u = 0; u < distinct; u++) { /* both ascend, and the index holds every id */
+        while (index[k] < segs[2 * u]) k++;
+        segs[2 * u] = k;
+    }
+}
+
 static void sequence(int32_t *seq, int64_t q_row, int64_t q_count, int64_t k_row, int64_t k_count,
                      int64_t place) {
     seq[BT_SEQ_QUERY_ROW] = (int32_t)q_row;
@@ -79,7 +111,7 @@ void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, i
             int32_t *ids = table(at, slot, side, BTI_TABLE_IDS) + row[side];
             int32_t *rowpos = table(at, slot, side, BTI_TABLE_ROWPOS) + 2 * row[side];
             for (int64_t j = 0; j < s->count[side]; j++) {
-                ids[j] = side == 0 ? s->ids[0][j] : j == 0 ? start : s->ids[1][j - 1];
+                ids[j] = input_id(s, side, j, start);
                 rowpos[2 * j] = (int32_t)(place + i);
                 rowpos[2 * j + 1] = (int32_t)j;
             }

@@ -517,7 +517,7 @@ static void say_plan(const trainer *t) {
             "%lld parameters on %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d layers "
             "recomputed, output in chunks of %lld rows; longest pair: line %lld",
             (long long)t->s->model->params.elements, t->s->dev->info.name, total, budget,
-            (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", p->recompute_layers,
+            (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", p->choice.layers,
             t->s->model->layers, (long long)p->choices.logit_rows, (long long)c->longest_line);
 }
 

@@ -213,6 +213,18 @@ static void optimiser(int64_t n) {
     report_copy(g, m);
     bt_call a = {.op = BT_OP_ADAMW, .t = {g, s, w, m, v}, .p.adamw = {0.9, 0.98, 1e-9, 0.01, 1}};
     report("adamw", &a, 28.0 * (double)n);
+    /* A table of 512 columns, one row in 100 with a gradient. */
+    const int64_t rows = n / 512, kept = rows / 100;
+    const bt_view *state[] = {&w, &m, &v};
+    bt_call r = {.op = BT_OP_ADAMW_ROWS, .t = {g, table(kept, 1), s}, .p.adamw = a.p.adamw};
+    r.t[0].rows = kept;
+    for (int i = 0; i < 3; i++) r.t[3 + i] = *state[i];
+    for (int i = 0; i < 6; i++)
+        if (i != 1 && i != 2) r.t[i].cols = r.t[i].ld = 512;
+    for (int i = 3; i < 6; i++) r.t[i].rows = rows;
+    int32_t *index = btcpu_at(&r.t[1]);
+    for (int64_t k = 0; k < kept; k++) index[k] = (int32_t)(k * 100);
+    report("adamw_rows", &r, 24.0 * (double)n);
     bt_call q = {.op = BT_OP_SUMSQ, .t = {g, part}};
     report("sumsq", &q, 4.0 * (double)n);
 }

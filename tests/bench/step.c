@@ -1,13 +1,18 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [backend] [updates] [d ff heads layers vocab batch length]
- *        defaults: cpu 3 512 2048 8 6 32100 128 15; lengths are length +- a half on both sides */
+ * usage: step [sweep|plan] [backend] [updates] [d ff heads layers vocab batch length]
+ *        defaults: cpu 3 512 2048 8 6 32100 128 15; lengths are length +- a half on both sides
+ * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
+ * measured seconds an update (least of `updates` after one that warms; processor seconds with one
+ * thread, which other programs disturb little), at the end the median error.
+ * OMP_THREAD_LIMIT=1 gives one thread. */
 #include <stdio.h>
 #include <time.h>
 
 #include "backends/registry.h"
 #include "backends/trace.h"
+#include "core/train/rates.h"
 #include "tests/kit.h"
 #include "tests/model_kit.h"
 
@@ -33,17 +38,18 @@ static void print_rows(const bt_trace_row *row, double seconds, int64_t updates)
     }
 }
 
-static void run(int argc, char **argv) {
-    const char *backend = argc > 1 ? argv[1] : "cpu";
-    int64_t updates = argument(argc, argv, 2, 3), batch = argument(argc, argv, 8, 128);
-    int64_t length = argument(argc, argv, 9, 15), side[2][4096], target = 0;
+/* The setup that the arguments from argv[1] on describe; target tokens of an update. */
+static mk_setup setup_of(int argc, char **argv, int64_t *target) {
+    static int64_t side[2][4096];
+    int64_t batch = argument(argc, argv, 8, 128), length = argument(argc, argv, 9, 15);
     mk_setup s = mk_defaults();
     if (batch > 4096) batch = 4096;
     for (int64_t i = 0; i < batch; i++)
         for (int k = 0; k < 2; k++)
             side[k][i] = length - length / 2 + (i * 7 + k * 3) % (length + 1);
-    for (int64_t i = 0; i < batch; i++) target += side[1][i];
-    s.backend = kit_str("trace:%s", backend);
+    *target = 0;
+    for (int64_t i = 0; i < batch; i++) *target += side[1][i];
+    s.backend = argc > 1 ? argv[1] : "cpu";
     s.model.d_model = argument(argc, argv, 3, 512);
     s.model.ff = argument(argc, argv, 4, 2048);
     s.model.heads = argument(argc, argv, 5, 8);
@@ -53,15 +59,37 @@ static void run(int argc, char **argv) {
     s.vocab[0] = s.vocab[1] = argument(argc, argv, 7, 32100);
     s.sentence = mk_sentences(batch, side[0], side[1], s.vocab[0], 1);
     s.sentences = batch;
+    return s;
+}
+
+static void measure_rates(const char *backend, bti_rates *rates) {
+    bt_dev *dev = mk_device(backend, NULL);
+    double start = now();
+    bti_rates_default(&dev->info, rates);
+    if (dev->info.flops > 0) kit_ok(bti_rates_measure(dev, rates));
+    printf("%s, %u threads; rates in %.3f s:", dev->info.name, dev->info.threads, now() - start);
+    for (int i = 0; i < BTI_COST_KINDS; i++)
+        printf(" %s %.3g", bti_cost_name[i], rates->seconds[i]);
+    printf("\n");
+    bti_device_close(dev);
+}
+
+static void run(int argc, char **argv) {
+    int64_t updates = argument(argc, argv, 2, 3), target;
+    mk_setup s = setup_of(argc, argv, &target);
+    bti_rates rates;
+    measure_rates(s.backend, &rates);
+    s.plan.rates = &rates;
+    s.backend = kit_str("trace:%s", s.backend);
     mk_model m = mk_open(&s);
     bti_update_result r;
-    kit_ok(bti_engine_update(m.engine, s.sentence, batch, 1, 1e-4, &r));
+    kit_ok(bti_engine_update(m.engine, s.sentence, s.sentences, 1, 1e-4, &r));
     bt_trace_row *row = bti_trace_rows(m.dev);
     memset(row, 0, BT_OP_COUNT * sizeof *row);
     bti_trace_options(m.dev)->time = 1;
     double start = now();
     for (int64_t u = 0; u < updates; u++)
-        kit_ok(bti_engine_update(m.engine, s.sentence, batch, u + 2, 1e-4, &r));
+        kit_ok(bti_engine_update(m.engine, s.sentence, s.sentences, u + 2, 1e-4, &r));
     double seconds = now() - start;
     printf("%lld parameters, %lld target tokens: %.3f s an update (predicted %.3f), %.0f target "
            "tokens/s, %.2f GiB planned\n",
@@ -72,9 +100,109 @@ static void run(int argc, char **argv) {
     mk_close(&m);
 }
 
+/* Seconds of this process; of the clock where it has several threads. */
+static double processor(const bt_dev *dev) {
+    struct timespec t;
+    clock_gettime(dev->info.threads <= 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- planning ------------------------------------------------------------------------------- */
+
+/* Seconds that the search takes from the least that will do to plenty. */
+static void plan(int argc, char **argv) {
+    int64_t target;
+    mk_setup s = setup_of(argc, argv, &target);
+    bti_workload w = mk_workload(s.sentence, s.sentences);
+    bt_dev *dev = mk_device(s.backend, NULL);
+    bti_model *model;
+    bti_run_plan *p;
+    kit_ok(bti_model_new(&s.model, s.vocab[0], s.vocab[1], BT_F32, &model));
+    uint64_t least = 0, plenty = 0;
+    for (int i = -1; i < 12; i++) {
+        double x = i / 11.0, start = processor(dev);
+        s.plan.budget = i < 0 ? 0 : least + (uint64_t)((double)(plenty - least) * x * x);
+        kit_ok(bti_plan_search(model, dev->driver->planning, &dev->info, &w, 1024, &s.plan, &p));
+        double spent = processor(dev) - start;
+        if (i < 0) least = p->minimum;
+        if (i < 0) plenty = p->total;
+        printf(
+            "%.3f s: %8.1f MiB of %8.1f, %lld micro-batches, %d layers %s, chunks of %lld, slices "
+            "of %lld: %.3f s predicted\n",
+            spent, (double)p->total / (1 << 20), (double)s.plan.budget / (1 << 20),
+            (long long)p->micro_batches, p->choice.layers, bti_level_name[p->choice.level],
+            (long long)p->choices.logit_rows, (long long)p->choices.slice_rows, p->seconds);
+        bti_run_plan_free(p);
+    }
+    bti_model_free(model);
+    bti_device_close(dev);
+}
+
+/* ---- sweep ----------------------------------------------------------------------------------- */
+
+enum { BUDGETS = 12 };
+
+
+/* Plans and runs; gives predicted over measured seconds. */
+static double one_budget(const mk_setup *s, int64_t updates) {
+    double start = now(), best = INFINITY;
+    mk_model m = mk_open(s);
+    double planning = now() - start;
+    bti_update_result r;
+    for (int64_t u = 0; u <= updates; u++) {
+        double from = processor(m.dev);
+        kit_ok(bti_engine_update(m.engine, s->sentence, s->sentences, u + 1, 1e-4, &r));
+        double spent = processor(m.dev) - from;
+        if (u > 0 && spent < best) best = spent;
+    }
+    double ratio = m.plan->seconds / best;
+    printf("%8.1f MiB of %8.1f: %3lld micro-batches, recompute %s, chunks of %4lld: predicted %.3f "
+           "measured %.3f ratio %.2f (opened in %.2f s)\n",
+           (double)m.plan->total / (1 << 20), (double)s->plan.budget / (1 << 20),
+           (long long)r.micro_batches,
+           kit_str("%d %s, %d %s, slices of %d", m.plan->choice.layers,
+                   bti_level_name[m.plan->choice.level], m.model->layers - m.plan->choice.layers,
+                   bti_level_name[m.plan->choice.rest], (int)m.plan->choice.slice_rows),
+           (long long)m.plan->choices.logit_rows, m.plan->seconds, best, ratio, planning);
+    mk_close(&m);
+    return ratio;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void sweep(int argc, char **argv) {
+    int64_t updates = argument(argc, argv, 2, 3), target;
+    mk_setup s = setup_of(argc, argv, &target);
+    bti_rates rates;
+    double error[BUDGETS];
+    measure_rates(s.backend, &rates);
+    s.plan.rates = &rates;
+    mk_model m = mk_open(&s);
+    uint64_t least = m.plan->minimum, plenty = m.plan->total;
+    mk_close(&m);
+    for (int i = 0; i < BUDGETS; i++) {
+        double x = (double)i / (BUDGETS - 1); /* closer together where they are tight */
+        s.plan.budget = least + (uint64_t)((double)(plenty - least) * x * x);
+        error[i] = fabs(one_budget(&s, updates) - 1);
+    }
+    qsort(error, BUDGETS, sizeof *error, ascending);
+    printf("median error of the prediction %.1f %%, largest %.1f %%\n",
+           50 * (error[BUDGETS / 2 - 1] + error[BUDGETS / 2]), 100 * error[BUDGETS - 1]);
+}
+
 static int saved_argc;
 static char **saved_argv;
-START_TEST(bench) { run(saved_argc, saved_argv); }
+START_TEST(bench) {
+    if (saved_argc > 1 && strcmp(saved_argv[1], "sweep") == 0)
+        sweep(saved_argc - 1, saved_argv + 1);
+    else if (saved_argc > 1 && strcmp(saved_argv[1], "plan") == 0)
+        plan(saved_argc - 1, saved_argv + 1);
+    else
+        run(saved_argc, saved_argv);
+}
 END_TEST
 static void add(TCase *tc) { tcase_add_test(tc, bench); }
 

@@ -1,0 +1,20 @@
+/* Rates for the cost of programs, measured once per device and kept. */
+#ifndef BANTAM_TRAIN_RATES_H
+#define BANTAM_TRAIN_RATES_H
+
+#include "core/plan/cost.h"
+
+/* Seconds of each kind of work on an open device: as kept in the user's cache folder
+ * (XDG_CACHE_HOME or ~/.cache, bantam/rates-KEY.json; KEY: device, backend, threads, version), else
+ * measured in a quarter of a second at most and kept there. A device that states no product rate
+ * (ref, null) is not measured. What fails costs accuracy or time, never the run: the defaults hold
+ * then. */
+void bti_rates_get(bt_dev *dev, bti_rates *out);
+
+/* The measurement alone. */
+bt_status bti_rates_measure(bt_dev *dev, bti_rates *out);
+/* Kept rates of this key from a file; BT_EINPUT when it is broken or of another key. */
+bt_status bti_rates_load(const char *path, const char *key, bti_rates *out);
+bt_status bti_rates_save(const char *path, const char *key, const bti_rates *rates);
+
+#endif

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Time to quality: trains tests/runs/multi30k.yaml in slices and prints, after each, minutes of
+# training (start-up, checkpoints and validation counted), updates, target tokens a second, and BLEU
+# of the newest checkpoint on test_2016_flickr: greedy after each slice, beam 4 after the last.
+# Usage: tests/bench/quality.sh [options]
+#   --data DIR      the text (../shared/data/multi30k)   --bantam F   the program (build/bantam)
+#   --minutes N     of training in all (20)              --every N    of a slice (5)
+#   --work DIR      keeps its output; a folder that is removed when not given
+#   --set KEY=VALUE a key of the run file, may be repeated
+set -eu
+here=$(cd "$(dirname "$0")/../.." && pwd)
+data=$here/../shared/data/multi30k bantam=$here/build/bantam minutes=20 every=5 work=""
+sets=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --data | --bantam | --minutes | --every | --work) declare "${1#--}=${2:?$1 needs a value}" ;;
+    --set) sets+=(--set "${2:?--set needs key=value}") ;;
+    *)
+        sed -n '2,10s/^# \{0,1\}//p' "$0"
+        exit 2
+        ;;
+    esac
+    shift 2
+done
+for file in "$data/train.de" "$bantam"; do
+    if [ ! -r "$file" ]; then
+        echo "quality.sh: cannot read \"$file\"; --data and --bantam name a folder and a file" >&2
+        exit 2
+    fi
+done
+if [ -z "$work" ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+fi
+mkdir -p "$work"
+out=$work/multi30k
+
+train() { # SECONDS: goes on for so long, from the newest checkpoint
+    local status=0 resume=()
+    [ -d "$out" ] && resume=(--resume)
+    timeout --signal=TERM "$1" "$bantam" train "$here/tests/runs/multi30k.yaml" --set "output=$out" \
+        --set "tokenizer.model=$work/pieces.model" --set "data.train.source=$data/train.de" \
+        --set "data.train.target=$data/train.en" --set "data.valid.source=$data/val.de" \
+        --set "data.valid.target=$data/val.en" "${sets[@]}" "${resume[@]}" >>"$work/train.txt" 2>&1 || status=$?
+    case $status in
+    0 | 124 | 143) ;;
+    *)
+        tail -3 "$work/train.txt" >&2
+        exit 1
+        ;;
+    esac
+}
+
+bleu() { # BEAM
+    local newest
+    newest=$(ls "$out"/checkpoint-*.safetensors | tail -1)
+    "$bantam" translate "$newest" --beam "$1" --input "$data/test_2016_flickr.de" --output "$work/test.$1.en" \
+        2>>"$work/train.txt"
+    "$bantam" score "$work/test.$1.en" "$data/test_2016_flickr.en" | sed "s/^[^=]*= \([0-9.]*\) .*/\1/"
+}
+
+# Updates, and target tokens a second over the updates themselves.
+progress() {
+    sed -n 's/.*"update": *\([0-9]*\),.*"target_tokens": *\([0-9]*\),.*"tokens_per_s": *\([0-9.]*\).*/\1 \2 \3/p' \
+        "$out/log.jsonl" | awk '{ u = $1; t += $2; s += $2 / $3 } END { printf "%d updates, %.0f target tokens/s", u, t / s }'
+}
+
+spent=0
+while [ "$spent" -lt $((minutes * 60)) ]; do
+    train $((every * 60))
+    spent=$((spent + every * 60))
+    echo "$((spent / 60)) minutes, $(progress): BLEU $(bleu 1) greedy"
+done
+echo "beam 4: BLEU $(bleu 4)"
