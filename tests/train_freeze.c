@@ -1,4 +1,5 @@
 /* Frozen parameters: the others learn as they would, and nothing is kept or computed for these. */
+#include "core/model/levels.h"
 #include "core/train/checkpoint.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"
@@ -41,6 +42,7 @@ static mk_setup setup_of(int variant) {
     s.sentences = 4;
     s.plan.force_rows[0] = s.plan.force_rows[1] = 10;
     s.plan.force_logit_rows = 3;
+    s.plan.force_slice_rows = variant & 2 ? 3 : 0;
     s.engine.clip_norm = 1e6;
     s.engine.adamw.weight_decay = 0.01;
     s.engine.adamw.decoupled = (uint8_t)(variant & 1);
@@ -146,12 +148,16 @@ START_TEST(clipped_by_what_learns) {
 }
 END_TEST
 
+/* The same bits whatever is made again: layers, and every level between that and nothing. */
 START_TEST(recomputation) {
     wt_result kept = {0};
-    for (int32_t layers = 0; layers <= 4; layers++) {
+    for (int32_t layers = 0; layers <= 4 + BTI_LEVEL_BLOCKS; layers++) {
         mk_setup s = setup_of(_i % 4);
+        uint32_t keep[4];
         memcpy(s.freeze, lists[_i], sizeof s.freeze);
-        s.plan.force_recompute_layers = layers;
+        s.plan.force_recompute_layers = layers < 5 ? layers : 0;
+        for (int i = 0; i < 4 && layers > 4; i++) keep[i] = bti_level_keep[layers - 4];
+        if (layers > 4) s.keep = keep;
         wt_result r = wt_run(&s, 2, 0);
         if (layers == 0) {
             kept = r;
