@@ -21,6 +21,7 @@ static char *const lists[][4] = {
     {"*in_proj*", "*linear1*", "*embed*"},            /* what ends them */
     {"*norm*.weight", "*linear1.weight", "*in_proj_bias"},
     {"*encoder*", "*.self_attn.*", "src_*", "tgt_*"}, /* down to cross attention */
+    {"*weight", "*attn*", "*norm*", "*linear2.bias"}, /* one bias of a block */
 };
 #define LISTS ((int)(sizeof lists / sizeof lists[0]))
 

@@ -192,6 +192,9 @@ START_TEST(does_not_fit) {
     refused(a.model, t, count, 0,
             "of another shape: src_embed.weight (96 x 12 there, 97 x 12 here)");
     t[0].shape[0]++;
+    t[0].shape[1]--;
+    refused(a.model, t, count, 0, "src_embed.weight (97 x 11 there, 97 x 12 here)");
+    t[0].shape[1]++;
     t[0].type = "I32";
     t[0].dtype = BT_I32;
     refused(a.model, t, count, 0, "of another shape: src_embed.weight (int32)");
