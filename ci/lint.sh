@@ -5,22 +5,9 @@
 # Prints each check with its time; exit status 1 if any failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-
-fast=no
-for arg in "$@"; do
-    case $arg in
-    --fast) fast=yes ;;
-    -h | --help)
-        sed -n '2,5s/^# \{0,1\}//p' "$0"
-        exit 0
-        ;;
-    *)
-        echo "lint.sh: unknown option $arg (--fast)" >&2
-        exit 2
-        ;;
-    esac
-done
-jobs=${BANTAM_JOBS:-2}
+# shellcheck source=ci/common.sh
+. ci/common.sh
+read_flag --fast "$@"
 failed=0
 
 # check NAME COMMAND...: runs it; what it prints says what is wrong.
@@ -66,20 +53,7 @@ format_all() {
 
 check rules ci/lint_rules.sh "${files[@]}"
 check clang-format format_all
-check shellcheck shellcheck "${scripts[@]}"
-
-clang_build() {
-    local generator=()
-    if [ ! -e build-clang/CMakeCache.txt ]; then generator=(-G Ninja); fi
-    mkdir -p build-clang
-    if cmake -S . -B build-clang "${generator[@]}" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
-        -DBANTAM_OPENMP=OFF -DBANTAM_WERROR=ON >build-clang/build.log 2>&1 &&
-        cmake --build build-clang --parallel "$jobs" >>build-clang/build.log 2>&1; then
-        return 0
-    fi
-    tail -n 60 build-clang/build.log
-    return 1
-}
+check shellcheck shellcheck -x "${scripts[@]}"
 
 # Kernels are compiled once for each instruction set; one look at each file is enough.
 one_command_each() {
@@ -121,8 +95,9 @@ cppcheck_all() {
         --enable=warning,performance,portability --suppressions-list=ci/cppcheck.txt
 }
 
-if [ $fast = no ]; then
-    check "clang build" clang_build
+if [ "$flag" = no ]; then
+    check "clang build" build build-clang -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+        -DBANTAM_OPENMP=OFF
     check clang-tidy tidy_all
     check cppcheck cppcheck_all
 fi

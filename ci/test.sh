@@ -5,22 +5,9 @@
 # The last line counts what passed, failed and was skipped; exit status 1 if anything failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-
-quick=no
-for arg in "$@"; do
-    case $arg in
-    --quick) quick=yes ;;
-    -h | --help)
-        sed -n '2,5s/^# \{0,1\}//p' "$0"
-        exit 0
-        ;;
-    *)
-        echo "test.sh: unknown option $arg (--quick)" >&2
-        exit 2
-        ;;
-    esac
-done
-jobs=${BANTAM_JOBS:-2}
+# shellcheck source=ci/common.sh
+. ci/common.sh
+read_flag --quick "$@"
 passed=0
 failed=0
 skipped=0
@@ -44,20 +31,6 @@ part() {
         times+=$(printf '%-28s FAILED %5d s' "$name" $((SECONDS - start)))$'\n'
     fi
     return $status
-}
-
-# build DIR OPTIONS...: configures and builds; shows the end of the log where that fails.
-build() {
-    local dir=$1 generator=()
-    shift
-    if [ ! -e "$dir/CMakeCache.txt" ]; then generator=(-G Ninja); fi
-    mkdir -p "$dir"
-    if cmake -S . -B "$dir" "${generator[@]}" -DBANTAM_TESTS=ON -DBANTAM_WERROR=ON "$@" >"$dir/build.log" 2>&1 &&
-        cmake --build "$dir" --parallel "$jobs" >>"$dir/build.log" 2>&1; then
-        return 0
-    fi
-    tail -n 60 "$dir/build.log"
-    return 1
 }
 
 # run_tests DIR: runs ctest there, adds its tests to the counts, prints why tests were skipped.
@@ -89,7 +62,7 @@ if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_S
     -DBANTAM_SANITIZE=; then
     part "tests" run_tests build
 fi
-if [ $quick = no ]; then
+if [ "$flag" = no ]; then
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     flags="-O1 -g"
     if part "build (gcc, sanitizers)" build build-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -49,9 +49,7 @@ static const char *const paths[] = {
 };
 #define PATHS (sizeof paths / sizeof paths[0])
 
-static bt_status fail(const bt_host *host, bt_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static bt_status fail(const bt_host *host, bt_status status, const char *fmt, ...) {
+bt_status btcpu_fail(const bt_host *host, bt_status status, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     host->vfail(status, fmt, ap);
@@ -94,17 +92,17 @@ static void symbol(void *handle, const char *name, void *out) {
 static bt_status load_locked(const bt_host *host) {
     blas.handle = load();
     if (!blas.handle)
-        return fail(host, BT_EDEVICE, "OpenBLAS cannot be loaded (%s): install libopenblas0-openmp",
-                    dlerror());
+        return btcpu_fail(host, BT_EDEVICE,
+                          "OpenBLAS cannot be loaded (%s): install libopenblas0-openmp", dlerror());
     symbol(blas.handle, "cblas_sgemm", &blas.sgemm);
     symbol(blas.handle, "openblas_set_num_threads", &blas.set_threads);
     if (!blas.sgemm || !blas.set_threads) {
         dlclose(blas.handle);
         blas.handle = NULL;
-        return fail(host, BT_EDEVICE,
-                    "%s is no OpenBLAS: cblas_sgemm or "
-                    "openblas_set_num_threads is missing",
-                    paths[PATHS - 1]);
+        return btcpu_fail(host, BT_EDEVICE,
+                          "%s is no OpenBLAS: cblas_sgemm or "
+                          "openblas_set_num_threads is missing",
+                          paths[PATHS - 1]);
     }
     int (*parallel)(void) = NULL;
     symbol(blas.handle, "openblas_get_parallel", &parallel);
@@ -117,9 +115,9 @@ static bt_status load_locked(const bt_host *host) {
 #ifdef _OPENMP
     if (blas.omp_max && blas.omp_max != omp_get_max_threads) {
         blas.sgemm = NULL;
-        return fail(host, BT_EDEVICE,
-                    "OpenBLAS brought a second OpenMP runtime into the process: "
-                    "use the build for gcc's libgomp (libopenblas0-openmp)");
+        return btcpu_fail(host, BT_EDEVICE,
+                          "OpenBLAS brought a second OpenMP runtime into the process: "
+                          "use the build for gcc's libgomp (libopenblas0-openmp)");
     }
 #endif
     return BT_OK;
@@ -219,19 +217,19 @@ static int check_product(int ta, int tb, const int64_t size[3], int beta, float 
 static bt_status check_locked(const bt_host *host) {
     static const int64_t sizes[][3] = {{3, 5, 7}, {33, 17, 64}, {70, 130, 65}};
     float *room = malloc(3 * 130 * 130 * sizeof *room);
-    if (!room) return fail(host, BT_ENOMEM, "no memory to check OpenBLAS");
+    if (!room) return btcpu_fail(host, BT_ENOMEM, "no memory to check OpenBLAS");
     bt_status status = BT_OK;
     omp_state before = set_threads(1);
     for (int i = 0; i < 24 && status == BT_OK; i++) {
         const int64_t *s = sizes[i / 8];
         if (!check_product(i & 1, i >> 1 & 1, s, i >> 2 & 1, room, room + 130 * 130,
                            room + 2 * 130 * 130))
-            status =
-                fail(host, BT_EDEVICE,
-                     "OpenBLAS gives a wrong product (%lld x %lld x %lld, orientation %d): its "
-                     "kernels do not suit this processor; set OPENBLAS_CORETYPE (HASWELL, "
-                     "SANDYBRIDGE) or install another version",
-                     (long long)s[0], (long long)s[1], (long long)s[2], i % 8);
+            status = btcpu_fail(
+                host, BT_EDEVICE,
+                "OpenBLAS gives a wrong product (%lld x %lld x %lld, orientation %d): its "
+                "kernels do not suit this processor; set OPENBLAS_CORETYPE (HASWELL, "
+                "SANDYBRIDGE) or install another version",
+                (long long)s[0], (long long)s[1], (long long)s[2], i % 8);
     }
     restore_threads(before);
     free(room);

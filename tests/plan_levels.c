@@ -52,7 +52,7 @@ static void emit(emission *e, bti_level level, int32_t segment, int64_t slice) {
     bti_step step = {.model = e->model,
                      .places = &e->places,
                      .shape = e->shape,
-                     .choices = {e->keep, 16, slice},
+                     .choices = {.keep = e->keep, .logit_rows = 16, .slice_rows = slice},
                      .training = 1,
                      .first_micro_batch = 1,
                      .grad_scale = 1};
@@ -68,8 +68,8 @@ static uint64_t live(emission *e, bti_level level, int32_t segment, int64_t slic
     return l.live;
 }
 
-/* Each level takes fewer bytes than the one before it. Small slices of what is not kept take no more
- * than the whole; what is kept, and all of a large slice, lives through the loop. */
+/* Each level takes fewer bytes than the one before it. Small slices of what is not kept take no
+ * more than the whole; what is kept, and all of a large slice, lives through the loop. */
 START_TEST(each_level_saves) {
     static const int64_t slice[] = {0, 96, 24};
     emission e = open_model(_i, 6, 192);

@@ -87,6 +87,30 @@ void program_wait(program *p) {
     p->err = file_text(kit_str("%s/err", p->dir));
 }
 
+/* "RssAnon:  123 kB" of a process that may have ended. */
+static int64_t anonymous_bytes(pid_t pid) {
+    FILE *f = fopen(kit_str("/proc/%d/status", (int)pid), "r");
+    char line[128];
+    long long kib = 0;
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "RssAnon: %lld", &kib) == 1) break;
+    if (f != NULL) fclose(f);
+    return kib * 1024;
+}
+
+int64_t program_wait_anonymous(program *p) {
+    siginfo_t info = {0};
+    int64_t most = 0;
+    while (info.si_pid == 0) {
+        int64_t now = anonymous_bytes(p->pid);
+        if (now > most) most = now;
+        usleep(1000);
+        ck_assert_int_eq(waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    }
+    program_wait(p);
+    return most;
+}
+
 program program_run(const program_how *how, const char *const *words) {
     program p = program_start(how, words);
     program_wait(&p);

@@ -27,6 +27,9 @@ typedef struct program_how {
 /* Starts it with these words (NULL ends them), and waits. */
 program program_start(const program_how *how, const char *const *words);
 void program_wait(program *p);
+/* The same; gives the most resident bytes that belonged to no file (/proc's RssAnon), looked at
+ * every millisecond; 0 where there is no such file. */
+int64_t program_wait_anonymous(program *p);
 program program_run(const program_how *how, const char *const *words);
 #define bantam(...) program_run(&(program_how){0}, (const char *const[]){__VA_ARGS__, NULL})
 #define bantam_how(how, ...) program_run(&how, (const char *const[]){__VA_ARGS__, NULL})

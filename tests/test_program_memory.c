@@ -2,6 +2,7 @@
 #include "tests/program_kit.h"
 
 #include <inttypes.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
@@ -234,6 +235,55 @@ START_TEST(resident_peak) {
 }
 END_TEST
 
+/* A text of many short lines and its run; words "ba" to "ri". */
+static small_run long_text(int lines) {
+    static const char word[8][4] = {"ba\n", "ke\n", "li\n", "mo\n", "nu\n", "sa\n", "te\n", "ri\n"};
+    char *text = malloc((size_t)lines * 3 + 1);
+    for (int i = 0; i < lines; i++) memcpy(text + 3 * i, word[i % 8], 3);
+    text[lines * 3] = 0;
+    small_run r = small_run_with(text, text);
+    free(text);
+    kit_write_text(r.yaml, "output: out\n"
+                           "data: {train: {source: train.de, target: train.en}, max_length: 64}\n"
+                           "tokenizer: {kind: words, model: words.txt, size: 100}\n"
+                           "model: {d_model: 32, ff: 64, heads: 4, encoder_layers: 1, "
+                           "decoder_layers: 1}\n"
+                           "training: {batch: 64, updates: 0, epochs: 1}\n");
+    return r;
+}
+
+static int64_t anonymous_peak(const char *const *words) {
+    program p = program_start(&(program_how){0}, words);
+    int64_t peak = program_wait_anonymous(&p);
+    check_status(p, 0);
+    return peak;
+}
+
+/* Memory does not grow with the text: files are mapped or pass through blocks, the order of an
+ * epoch is computed. Four bytes a line would be 8 MB; the ring of blocks goes with the cores. */
+START_TEST(long_text_takes_no_memory) {
+    enum { LINES = 2000000 };
+    if (SANITIZED) {
+        kit_skip("an address sanitizer takes memory of its own");
+        return;
+    }
+    small_run r = long_text(LINES);
+    double bound = 5 * MIB + 0.125 * MIB * (double)sysconf(_SC_NPROCESSORS_ONLN);
+    const char *check[] = {"data", "check", r.yaml, NULL};
+    const char *plan[] = {"plan", r.yaml, "--device", "ref", NULL};
+    static const char *const what[] = {"data check", "plan", "plan with a cache"};
+    for (int i = 0; i < 3; i++) {
+        int64_t peak = anonymous_peak(i ? plan : check);
+        if (peak == 0) {
+            kit_skip("/proc/PID/status has no RssAnon");
+            return;
+        }
+        ck_assert_msg((double)peak <= bound, "%s: %" PRId64 " bytes for %d lines, %.0f allowed",
+                      what[i], peak, LINES, bound);
+    }
+}
+END_TEST
+
 START_TEST(plan_fields) {
     small_run r = small_run_new(60);
     json_t *plan = plan_of(r.yaml, 0, "--device", "cpu", "--memory", "1GiB");
@@ -269,5 +319,6 @@ void add_memory(TCase *tc) {
     tcase_add_test(tc, absurd_limits);
     tcase_add_test(tc, memory_changes_no_loss);
     tcase_add_test(tc, resident_peak);
+    tcase_add_test(tc, long_text_takes_no_memory);
     tcase_add_test(tc, plan_fields);
 }

@@ -15,12 +15,13 @@ static mk_setup setup(double dropout) {
     return s;
 }
 
-/* Without dropout an update's losses, taken before its step, are those of validation, bit for bit.
- */
+/* Without dropout an update's losses, taken before its step, are those of validation, bit for bit;
+ * in slices too. */
 START_TEST(losses_are_an_updates) {
-    for (int pre = 0; pre < 2; pre++) {
+    for (int v = 0; v < 4; v++) {
         mk_setup s = setup(0);
-        s.model.norm = pre ? BTI_NORM_PRE : BTI_NORM_POST;
+        s.model.norm = v & 1 ? BTI_NORM_PRE : BTI_NORM_POST;
+        s.plan.force_slice_rows = v & 2 ? 7 : 0;
         mk_model m = mk_open(&s);
         bti_loss_sum sum;
         bti_update_result r;

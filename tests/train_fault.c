@@ -82,6 +82,9 @@ static mk_setup four(int64_t rows) {
     s.plan.force_rows[0] = s.plan.force_rows[1] = rows;
     s.plan.force_logit_rows = 5;
     s.plan.force_recompute_layers = 2;
+    s.plan.force_level = BTI_LEVEL_SEGMENTS; /* layer 1's input is made in a sweep */
+    s.plan.force_segment = 2;
+    s.plan.force_slice_rows = 4;
     return s;
 }
 

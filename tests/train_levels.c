@@ -64,21 +64,24 @@ START_TEST(levels) {
 }
 END_TEST
 
-/* Any set of classes of any layer gives the same, though no level asks for it. */
+/* Any set of classes of any layer gives the same, though no level asks for it; in slices too. */
 START_TEST(any_classes) {
-    mk_setup s = variant(_i);
-    uint32_t keep[7];
-    s.plan.force_recompute_layers = 0;
-    wt_result kept = wt_run(&s, 2, 0);
-    for (uint32_t n = 0; n < 8; n++) {
-        for (uint32_t i = 0; i < 7; i++)
-            keep[i] = bti_philox(11, n, i, (uint32_t)_i, 0).v[0] | BTI_KEEP(BTI_CLASS_NONE);
-        s.keep = keep;
-        wt_result r = wt_run(&s, 2, 0);
-        wt_same(&r, &kept, 2);
-        wt_free(&r);
+    for (int sliced = 0; sliced < 2; sliced++) {
+        mk_setup s = variant(_i);
+        uint32_t keep[7];
+        s.plan.force_recompute_layers = 0;
+        s.plan.force_slice_rows = sliced ? 4 : 0;
+        wt_result kept = wt_run(&s, 2, 0);
+        for (uint32_t n = 0; n < 6; n++) {
+            for (uint32_t i = 0; i < 7; i++)
+                keep[i] = bti_philox(11, n, i, (uint32_t)_i, 0).v[0] | BTI_KEEP(BTI_CLASS_NONE);
+            s.keep = keep;
+            wt_result r = wt_run(&s, 2, 0);
+            wt_same(&r, &kept, 2);
+            wt_free(&r);
+        }
+        wt_free(&kept);
     }
-    wt_free(&kept);
 }
 END_TEST
 

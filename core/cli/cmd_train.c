@@ -38,7 +38,8 @@ done:
     return code;
 }
 
-const cli_command cli_train = {"train", "RUN.yaml", "trains the model of a run file", run,
-                               "\"bantam train --keys\" lists the keys of a run file. SIGINT and "
-                               "SIGTERM save a checkpoint and\n"
-                               "end the run; a second one ends it at once.\n"};
+const cli_command cli_train = {
+    "train", "RUN.yaml", "trains the model of a run file", run,
+    "\"bantam train --keys\" lists the keys of a run file. SIGINT and "
+    "SIGTERM save a checkpoint and\n"
+    "end the run; a second one ends it at once, as is needed while a tokeniser is trained.\n"};

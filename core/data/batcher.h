@@ -1,7 +1,8 @@
 /* Which pairs form update n: a function of data, batch, unit and seed only.
  *
- * Each epoch is a permutation of all pairs (Fisher-Yates with Philox keyed by seed and epoch), cut
- * into updates in order; the last update of an epoch may be smaller. */
+ * Each epoch is a permutation of all pairs, keyed by seed and epoch, cut into updates in order; the
+ * last update of an epoch may be smaller. The permutation is computed, not stored: memory is that
+ * of one update, however long the text is. */
 #ifndef BANTAM_DATA_BATCHER_H
 #define BANTAM_DATA_BATCHER_H
 

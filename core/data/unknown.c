@@ -36,7 +36,11 @@ void bti_unknown_free(bti_unknown *u) {
     bti_free(u);
 }
 
-void bti_unknown_clear(bti_unknown *u) { memset(u->count, 0, CODES * sizeof *u->count); }
+/* Reads first: writing would take the pages that nothing has touched. */
+void bti_unknown_clear(bti_unknown *u) {
+    for (uint32_t c = 0; c < CODES; c++)
+        if (u->count[c] != 0) u->count[c] = 0;
+}
 
 /* The character at p of well-formed text; its bytes. */
 static uint32_t read_char(const unsigned char *p, size_t *bytes) {

@@ -122,7 +122,7 @@ bti_tid bti_norm_bwd(bti_build *b, const bti_pair *norm, bti_tid dy, bti_tid x, 
 
 bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_saved *s) {
     int pre = b->m->cfg.norm == BTI_NORM_PRE, n = l->blocks;
-    bti_tid res = x, in = x, r;
+    bti_tid res = x, in = x, r = x;
     bti_program_at(b->p, l->index, l->index);
     s->x = x;
     if (pre) in = bti_norm_fwd(b, &l->block[0].norm, x, l->index, BTI_CLASS_NORM, &s->stats0);

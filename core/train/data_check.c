@@ -1,11 +1,12 @@
-/* Reads both texts once, line by line. What stays in memory are counts, and two checksums for each
- * line of the validation text, which the training text is compared with. */
+/* Reads both texts once, tokenised on all cores. What stays in memory are counts, and two checksums
+ * for each line of the validation text, which the training text is compared with. */
 #include "core/train/data_check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/data/line_pairs.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
@@ -73,16 +74,10 @@ static int64_t count_found(const seen_list *l) {
 typedef struct checking {
     bti_data_check *c;
     bti_unknown *unknown[2];
-    bti_ids ids[2];
     seen_list pairs, sources;
+    bti_text_check *text; /* the one that is read, and which of its files */
+    size_t file;
 } checking;
-
-/* A pair of lines. */
-typedef struct pair {
-    const char *line[2];
-    size_t bytes[2], file;
-    int64_t file_line;
-} pair;
 
 static void add_longest(bti_text_check *t, const bti_long_pair *p) {
     int at = t->longest_count;
@@ -95,11 +90,12 @@ static void add_longest(bti_text_check *t, const bti_long_pair *p) {
     t->longest[at] = *p;
 }
 
-static void add_lengths(const checking *x, bti_text_check *t, const pair *p) {
-    bti_long_pair l = {.file = p->file, .line = t->lines, .file_line = p->file_line};
+static void add_lengths(const checking *x, const bti_encoded_pair *p) {
+    bti_text_check *t = x->text;
+    bti_long_pair l = {.file = x->file, .line = t->lines, .file_line = p->line};
     int longer = 0;
     for (int side = 0; side < 2; side++) {
-        int64_t n = l.ids[side] = x->ids[side].count + 1;
+        int64_t n = l.ids[side] = p->count[side] + 1;
         int bin = 0;
         while (bin < BTI_CHECK_LENGTHS - 1 && n > (int64_t)1 << bin) bin++;
         t->length[side][bin]++;
@@ -110,71 +106,55 @@ static void add_lengths(const checking *x, bti_text_check *t, const pair *p) {
     add_longest(t, &l);
 }
 
-static bt_status add_unknown(checking *x, bti_text_check *t, const pair *p, int side) {
-    const bti_ids *ids = &x->ids[side];
+static bt_status add_unknown(checking *x, const bti_encoded_pair *p, int side) {
+    bti_file_check *f = &x->text->file[side][x->file];
     int32_t unk = bti_tokenizer_specials(x->c->tokenizer[side]).unk;
     int64_t n = 0;
-    for (int64_t i = 0; i < ids->count; i++) n += ids->id[i] == unk;
-    t->file[side][p->file].tokens += ids->count;
-    t->file[side][p->file].unknown += n;
-    return n ? bti_unknown_add(x->unknown[side], p->line[side], p->bytes[side]) : BT_OK;
+    for (int64_t i = 0; i < p->count[side]; i++) n += p->ids[side][i] == unk;
+    f->tokens += p->count[side];
+    f->unknown += n;
+    return n ? bti_unknown_add(x->unknown[side], p->text[side], p->bytes[side]) : BT_OK;
 }
 
 /* The validation text comes first. */
-static bt_status add_hashes(checking *x, bti_text_check *t, const pair *p) {
+static bt_status add_hashes(checking *x, const bti_encoded_pair *p) {
     bti_duplicates *d = &x->c->duplicates;
-    uint64_t source = XXH64(p->line[0], p->bytes[0], 0);
-    uint64_t both = XXH64(p->line[1], p->bytes[1], source);
-    if (t == &x->c->valid) {
+    uint64_t source = XXH64(p->text[0], p->bytes[0], 0);
+    uint64_t both = XXH64(p->text[1], p->bytes[1], source);
+    if (x->text == &x->c->valid) {
         BT_TRY(remember(&x->pairs, both));
         return remember(&x->sources, source);
     }
-    if (look_up(&x->pairs, both) && d->train_pairs++ == 0) d->first_train_line = t->lines;
+    if (look_up(&x->pairs, both) && d->train_pairs++ == 0) d->first_train_line = x->text->lines;
     d->train_sources += look_up(&x->sources, source);
     return BT_OK;
 }
 
-static bt_status add_pair(checking *x, bti_text_check *t, const pair *p) {
+/* A bti_pair_fn. */
+static bt_status add_pair(void *user, const bti_encoded_pair *p) {
+    checking *x = user;
+    bti_text_check *t = x->text;
     t->lines++;
-    for (int side = 0; side < 2; side++) {
-        x->ids[side].count = 0;
-        if (!bti_line_blank(p->line[side], p->bytes[side]))
-            BT_TRY(bti_tokenizer_encode(x->c->tokenizer[side], p->line[side], p->bytes[side],
-                                        &x->ids[side]));
-    }
-    if (x->ids[0].count == 0 || x->ids[1].count == 0) {
+    if (p->count[0] == 0 || p->count[1] == 0) {
         if (t->empty++ == 0) t->first_empty_line = t->lines;
         return BT_OK;
     }
-    add_lengths(x, t, p);
-    for (int side = 0; side < 2; side++) BT_TRY(add_unknown(x, t, p, side));
-    return add_hashes(x, t, p);
+    add_lengths(x, p);
+    for (int side = 0; side < 2; side++) BT_TRY(add_unknown(x, p, side));
+    return add_hashes(x, p);
 }
 
-static bt_status read_files(checking *x, bti_text_check *t, const char *const path[2],
-                            size_t file) {
-    bti_reader *r[2] = {NULL, NULL};
-    pair p = {.file = file};
-    bt_status s = bti_reader_open(path[0], &r[0]);
-    if (s == BT_OK) s = bti_reader_open(path[1], &r[1]);
-    for (int side = 0; side < 2 && s == BT_OK; side++) {
-        bti_unknown_clear(x->unknown[side]);
-        bti_reader_quiet(r[side]);
-    }
-    while (s == BT_OK) {
-        for (int side = 0; side < 2 && s == BT_OK; side++)
-            s = bti_reader_next(r[side], &p.line[side], &p.bytes[side]);
-        if (s != BT_OK || p.line[0] == NULL || p.line[1] == NULL) break;
-        p.file_line = bti_reader_line(r[0]);
-        s = add_pair(x, t, &p);
-    }
-    for (int side = 0; side < 2 && s == BT_OK; side++) {
-        bti_file_check *f = &t->file[side][file];
+static bt_status read_files(checking *x, const bti_corpus_config *text, size_t file) {
+    bti_corpus_config one = {.source = {text->source.path + file, 1},
+                             .target = {text->target.path + file, 1}};
+    x->file = file;
+    for (int side = 0; side < 2; side++) bti_unknown_clear(x->unknown[side]);
+    BT_TRY(bti_encode_pairs(&one, (const bti_tokenizer *const *)x->c->tokenizer, add_pair, x));
+    for (int side = 0; side < 2; side++) {
+        bti_file_check *f = &x->text->file[side][file];
         f->chars = bti_unknown_chars(x->unknown[side], f->character, BTI_CHECK_CHARS);
     }
-    bti_reader_close(r[0]);
-    bti_reader_close(r[1]);
-    return s;
+    return BT_OK;
 }
 
 static bt_status read_text(checking *x, bti_text_check *t, const bti_files *source,
@@ -189,8 +169,8 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
         if (t->file[side] == NULL) return BT_ENOMEM;
         for (size_t i = 0; i < t->files; i++) t->file[side][i].path = files[side]->path[i];
     }
-    for (size_t i = 0; i < t->files; i++)
-        BT_TRY(read_files(x, t, (const char *const[]){source->path[i], target->path[i]}, i));
+    x->text = t;
+    for (size_t i = 0; i < t->files; i++) BT_TRY(read_files(x, &corpus, i));
     return BT_OK;
 }
 
@@ -221,10 +201,7 @@ bt_status bti_data_check_new(const bti_run_config *cfg, bti_data_check **out) {
     checking x = {.c = c};
     c->cfg = cfg;
     bt_status s = check(&x);
-    for (int side = 0; side < 2; side++) {
-        bti_unknown_free(x.unknown[side]);
-        bti_ids_free(&x.ids[side]);
-    }
+    for (int side = 0; side < 2; side++) bti_unknown_free(x.unknown[side]);
     bti_free(x.pairs.item);
     bti_free(x.sources.item);
     if (s != BT_OK) {

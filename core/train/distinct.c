@@ -10,6 +10,7 @@
 bt_status bti_distinct_new(const int64_t vocab[2], int32_t start, bti_distinct *out) {
     *out = (bti_distinct){.start = start};
     for (int side = 0; side < 2; side++) {
+        if (vocab[side] == 0) continue;
         out->last[side] = bti_alloc((size_t)vocab[side], sizeof *out->last[side]);
         if (out->last[side] == NULL) return BT_ENOMEM;
     }
@@ -40,9 +41,13 @@ static void add(bti_distinct *d, int side, const int32_t *ids, int64_t n) {
 
 void bti_distinct_pair(bti_distinct *d, const bti_corpus *c, int64_t pair) {
     int64_t n;
+    const int32_t *ids;
     if (d->seen > MOST_IDS) return;
-    const int32_t *ids = bti_corpus_source(c, pair, &n);
-    add(d, 0, ids, n);
+    if (d->last[0] != NULL) {
+        ids = bti_corpus_source(c, pair, &n);
+        add(d, 0, ids, n);
+    }
+    if (d->last[1] == NULL) return;
     /* The decoder reads all but the last symbol, behind `start`. */
     ids = bti_corpus_target(c, pair, &n);
     add(d, 1, &d->start, n > 0);

@@ -13,13 +13,15 @@ typedef struct bti_distinct {
     int64_t seen;              /* ids looked at */
 } bti_distinct;
 
-/* One count at a time; bti_distinct_free also after a failure. */
+/* One count at a time; bti_distinct_free also after a failure. A side with a vocabulary of 0 is not
+ * counted. */
 bt_status bti_distinct_new(const int64_t vocab[2], int32_t start, bti_distinct *out);
 void bti_distinct_free(bti_distinct *d);
 /* Begins the next update; then its pairs. */
 void bti_distinct_update(bti_distinct *d);
 void bti_distinct_pair(bti_distinct *d, const bti_corpus *c, int64_t pair);
-/* The most of any update on a side; 0: not known, as there were too many ids to look at. */
+/* The most of any update on a side; 0: not known, as it was not counted or there were too many ids
+ * to look at. */
 int64_t bti_distinct_most(const bti_distinct *d, int side);
 
 #endif

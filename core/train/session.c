@@ -249,9 +249,13 @@ static bt_status measure_updates(bti_session *s) {
     const bti_corpus_stats *stats = bti_corpus_get_stats(s->corpus);
     int64_t scanned = s->last_update < SCANNED ? s->last_update : SCANNED;
     bti_workload *w = &s->workload;
+    uint32_t compact = bti_model_may_compact(s->model);
+    int64_t vocab[2] = {0, 0}; /* of the tables whose rows are worth counting */
+    for (int i = 0; i < 2; i++)
+        if (compact >> i & 1) vocab[i] = s->model->vocab[i];
     bti_distinct distinct;
     bt_status status =
-        bti_distinct_new(s->model->vocab, bti_tokenizer_specials(s->tokenizer[1]).start, &distinct);
+        bti_distinct_new(vocab, bti_tokenizer_specials(s->tokenizer[1]).start, &distinct);
     if (status == BT_OK) status = scan(s, scanned, &distinct);
     for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
     bti_distinct_free(&distinct);
@@ -304,14 +308,18 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
     return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", last);
 }
 
+#define WARM_ROWS 4096
+
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
     int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
     bt_call call[6];
     if (dev->ops->warm == NULL) return BT_OK;
     memset(call, 0, sizeof call);
     for (int i = 0; i < 6; i++) {
-        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. */
+        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. A library
+         * packs no more than some hundred of a weight's rows at a time in the first two. */
         int64_t r = i < 3 ? rows : logit_rows, n = i < 3 ? wide : m->vocab[1];
+        if (i % 3 < 2 && n > WARM_ROWS) n = WARM_ROWS;
         int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
         call[i].op = BT_OP_GEMM;
         for (int k = 0; k < 3; k++)
