@@ -66,7 +66,10 @@ typedef bt_status (*bt_op_fn)(bt_dev *dev, bt_stream *stream, const bt_call *cal
  * Host memory given to upload and download must stay valid until the stream has passed it. */
 typedef struct bt_dev_ops {
     void (*close)(bt_dev *dev); /* after all buffers, streams and events of it are freed */
-    /* Fresh free_bytes and runtime_bytes. */
+    /* Fresh free_bytes and runtime_bytes, from the driver or the kernel, never worked out from what
+     * this process knows: free_bytes is what could be had now, with what other processes hold
+     * already gone; runtime_bytes is what this process holds outside its buffers. Core calls the
+     * rest (total - free - runtime, while there are no buffers yet) held by others and says so. */
     bt_status (*query)(bt_dev *dev, bt_dev_info *info);
     bt_status (*alloc)(bt_dev *dev, uint64_t bytes, bt_buf **out);    /* content undefined */
     void (*free)(bt_dev *dev, bt_buf *buf);                           /* NULL is fine */

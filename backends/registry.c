@@ -28,7 +28,7 @@ typedef struct entry {
 } entry;
 
 static const entry entries[] = {
-    {"cuda", NULL, NULL, NULL},
+    {"cuda", NULL, NULL, &bti_planning_cuda},
     {"opencl", NULL, NULL, NULL},
     {"cpu", NULL, LINKED_CPU, &bti_planning_cpu},
     {"ref", &bti_driver_ref, NULL, &bti_planning_ref},
@@ -80,7 +80,10 @@ static bt_status unknown_name(const char *name) {
     size_t n = 0;
     for (size_t i = 0; i < ENTRIES; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? ", " : "", entries[i].name);
-    return bti_fail(BT_EUSAGE, "there is no backend \"%s\": choose one of %s", name, text);
+    return bti_fail(BT_EUSAGE,
+                    "there is no backend \"%s\": choose one of %s; bantam devices lists what else "
+                    "can be planned for",
+                    name, text);
 }
 
 /* ---- modules ----------------------------------------------------------------------------------
@@ -242,6 +245,11 @@ bt_status bti_device_open(const char *spec, const bt_open_options *options, bt_d
     char name[64];
     int index = 0;
     const bt_driver *driver = NULL;
+    if (bti_known_device_find(spec) != NULL)
+        return bti_fail(BT_EUSAGE,
+                        "%s is known from a table, for bantam plan: nothing runs on it; bantam "
+                        "devices lists what is here",
+                        spec);
     BT_TRY(parse_spec(spec, name, sizeof name, &index));
     BT_TRY(bti_backend_driver(name, &driver));
     bt_dev *dev = NULL;

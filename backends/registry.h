@@ -23,6 +23,20 @@ bt_status bti_backend_driver(const char *name, const bt_driver **out);
 bt_status bti_device_open(const char *spec, const bt_open_options *options, bt_dev **out);
 void bti_device_close(bt_dev *dev); /* NULL is fine */
 
+/* A device that can be planned for without being here. Rates are peaks. */
+typedef struct bti_known_device {
+    const char *name, *title, *backend; /* "k80", "Tesla K80", whose planning half */
+    uint64_t total_bytes, runtime_bytes;
+    double flops, bytes_per_s;
+    int major, minor; /* compute capability */
+} bti_known_device;
+const bti_known_device *bti_known_devices(size_t *count);
+/* By name, whatever its case, blanks and hyphens; NULL: none. */
+const bti_known_device *bti_known_device_find(const char *name);
+/* A device that answers what planning asks (info, query, the driver's planning half) and can do
+ * nothing: alloc fails, there are no ops. Nobody holds any of its memory. */
+bt_status bti_device_open_known(const bti_known_device *known, bt_dev **out);
+
 /* The host table given to every backend. */
 const bt_host *bti_host(void);
 

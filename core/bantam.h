@@ -82,16 +82,42 @@ BT_API bt_status bt_devices_json(char **json);
 /* ---- Plan: every byte of a run, before anything is allocated ------------------------------------
  */
 
+/* Zero-initialised: all defaults. */
+typedef struct bt_plan_options {
+    const char *device; /* one that is here, or known by a table ("k80", see bt_devices_text); of a
+                           list ("k80,rtx3090") the first on which the run fits */
+    const char *memory;
+    /* With both above 0 no text is read: every pair has so many source and target tokens, end
+     * symbols included. Vocabularies are those of the tokenisers' files, or of tokenizer.size. */
+    int64_t source_tokens, target_tokens;
+} bt_plan_options;
+
 typedef struct bt_plan bt_plan;
 
-/* Plans the run for a device, present or only known by its table ("k80"). A run that cannot fit is
- * no failure here: the plan tells the least that would do and the cheapest change. */
-BT_API bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory,
-                              bt_plan **out);
+/* Plans the run. One that cannot fit is no failure here: the plan tells the least that would do and
+ * the cheapest changes, each planned to the end. `run` must outlive the plan. */
+BT_API bt_status bt_plan_make(const bt_run *run, const bt_plan_options *options, bt_plan **out);
 BT_API void bt_plan_free(bt_plan *plan);
 BT_API int bt_plan_fits(const bt_plan *plan);
+/* A table for people. */
 BT_API bt_status bt_plan_text(const bt_plan *plan, char **text);
 BT_API bt_status bt_plan_json(const bt_plan *plan, char **json);
+
+/* The memory map, as one file that needs no other: time across, bytes up, a rectangle for each
+ * tensor. HTML adds a table of the largest. All or nothing. */
+BT_API bt_status bt_plan_svg(const bt_plan *plan, const char *path);
+BT_API bt_status bt_plan_html(const bt_plan *plan, const char *path);
+
+/* The largest training.batch whose updates fit in one micro-batch, at most the whole text; 0 when
+ * none does. As text or JSON: what it needs, too. */
+BT_API bt_status bt_plan_largest_batch(const bt_plan *plan, int64_t *batch);
+BT_API bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text);
+BT_API bt_status bt_plan_largest_batch_json(const bt_plan *plan, char **json);
+
+/* Plans over budgets, from the least that fits to what needs no saving: text, JSON, and with `svg`
+ * not NULL a curve of seconds an update over bytes in that file. */
+BT_API bt_status bt_plan_sweep_text(const bt_plan *plan, const char *svg, char **text);
+BT_API bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json);
 
 /* ---- Training -----------------------------------------------------------------------------------
  */

@@ -38,12 +38,41 @@ bt_status bt_run_keys(char **text) { return *text = copy("the keys\n"), BT_OK; }
 bt_status bt_devices_text(char **text) { return *text = copy("cpu: ready"), BT_OK; }
 bt_status bt_devices_json(char **json) { return *json = copy("{\"devices\": []}"), BT_OK; }
 
-bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory, bt_plan **out) {
+bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
     (void)run;
-    printf("plan for %s in %s\n", device ? device : "-", memory ? memory : "-");
+    printf("plan for %s in %s\n", o->device ? o->device : "-", o->memory ? o->memory : "-");
+    if (o->source_tokens)
+        printf("pairs of %d and %d\n", (int)o->source_tokens, (int)o->target_tokens);
     *out = malloc(sizeof **out);
-    (*out)->fits = memory == NULL;
+    (*out)->fits = o->memory == NULL;
     return BT_OK;
+}
+bt_status bt_plan_svg(const bt_plan *plan, const char *path) {
+    (void)plan;
+    return printf("map in %s\n", path) > 0 ? BT_OK : BT_EIO;
+}
+bt_status bt_plan_html(const bt_plan *plan, const char *path) {
+    (void)plan;
+    if (strcmp(path, "/full") == 0) return bti_fail(BT_EIO, "/full: no space");
+    return printf("page in %s\n", path) > 0 ? BT_OK : BT_EIO;
+}
+bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
+    (void)plan;
+    return *text = copy("7 pairs\n"), BT_OK;
+}
+bt_status bt_plan_largest_batch_json(const bt_plan *plan, char **json) {
+    (void)plan;
+    return *json = copy("{\"largest_batch\": 7}"), BT_OK;
+}
+bt_status bt_plan_sweep_text(const bt_plan *plan, const char *svg, char **text) {
+    (void)plan;
+    printf("curve in %s\n", svg ? svg : "-");
+    return *text = copy("a table\n"), BT_OK;
+}
+bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json) {
+    (void)plan;
+    (void)svg;
+    return *json = copy("{\"sweep\": []}"), BT_OK;
 }
 void bt_plan_free(bt_plan *plan) { free(plan); }
 int bt_plan_fits(const bt_plan *plan) { return plan->fits; }
@@ -282,6 +311,11 @@ START_TEST(wrong_usage) {
     usage("train a --device", "--device needs a value (NAME)");
     usage("train a --device --resume", "--device needs a value");
     usage("train a --resume=1", "--resume takes no value");
+    usage("plan a --plot c.svg", "--plot goes with --sweep");
+    static const char *const wrong[] = {"50",   "50:",  ":50",  "0:5", "5:0",
+                                        "-5:5", "5:-5", "5:5x", "x",   "5:99999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        usage(kit_str("plan a --lengths=%s", wrong[i]), "is no pair of token counts");
     usage("train a --updates 0", "\"0\" is not a whole number of at least 1");
     usage("train a --updates -5", "\"-5\" is not");
     usage("train a --updates 3x", "\"3x\" is not");
@@ -358,6 +392,14 @@ START_TEST(plan_score_devices) {
     expect("plan a --device k80 --json", 0, "plan for k80 in -\n{\"fits\": true}\n", "");
     expect("plan a --memory 1MiB", 2, "plan for - in 1MiB\ndoes not fit\n", "");
     expect("plan a --memory 1MiB --json", 2, "{\"fits\": false}\n", "");
+    expect("plan a --lengths 709:32", 0, "pairs of 709 and 32\nfits\n", "");
+    expect("plan a --svg m.svg --html=m.html", 0, "map in m.svg\npage in m.html\nfits\n", "");
+    expect("plan a --html /full", 1, "", "bantam plan: /full: no space\n");
+    expect("plan a --largest-batch", 0, "7 pairs\n", "");
+    expect("plan a --largest-batch --json", 0, "{\"largest_batch\": 7}\n", "");
+    expect("plan a --largest-batch --memory 1MiB", 2, "7 pairs\n", "");
+    expect("plan a --sweep --plot c.svg --memory 1MiB", 0, "curve in c.svg\na table\n", "");
+    expect("plan a --sweep --json", 0, "{\"sweep\": []}\n", "");
     expect("score a b", 0, "BLEU = 0\n", "");
     expect("score options b", 0, "BLEU = 0\n", "tokenize - lowercase 0 chrf 0 word order 0\n");
     expect("score options b --tokenize zh --lowercase --chrf", 0, "BLEU = 0\n",

@@ -290,7 +290,12 @@ START_TEST(plan_fields) {
     check_fields(plan, "fits device backend budget_bytes total_bytes bytes micro_batch "
                        "micro_batches_per_update recompute logit_rows precision optimizer_state "
                        "longest_pair minimum_bytes advice predicted parameters "
-                       "largest_allocation_bytes");
+                       "largest_allocation_bytes device_is_here lengths_are_assumed memory blame");
+    check_fields(json_object_get(plan, "memory"),
+                 "total_bytes free_bytes held_by_others_bytes reserve_bytes");
+    ck_assert(json_is_true(json_object_get(plan, "device_is_here")));
+    ck_assert(json_is_false(json_object_get(plan, "lengths_are_assumed")));
+    ck_assert(json_is_null(json_object_get(plan, "blame")));
     json_t *bytes = json_object_get(plan, "bytes"), *part;
     check_fields(bytes, "weights gradients optimizer activations logits workspace staging decode "
                         "runtime");

@@ -98,24 +98,25 @@ static bt_status plan_batch(bt_translator *t, int64_t batch) {
 
 /* The largest batch up to the one asked for that fits. */
 static bt_status plan(bt_translator *t) {
-    uint64_t budget, runtime, need, align = t->dev->info.alignment;
+    bti_budget memory;
+    uint64_t need, align = t->dev->info.alignment;
     char a[32], b[32];
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
     t->places =
         (bti_places){.position_rows = bti_model_sinusoid_rows(t->model, t->cfg->data.max_length)};
     BT_TRY(t->with_losses ? bti_device_warm(t->dev, t->model, 4096, 256)
                           : bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
-    BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &budget, &runtime));
+    BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &memory));
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
     for (;; batch /= 2) {
         BT_TRY(plan_batch(t, batch));
-        need = t->arena.total + runtime + bti_decoder_host_bytes(t->decoder);
+        need = t->arena.total + memory.runtime + bti_decoder_host_bytes(t->decoder);
         if (t->losses != NULL) need += bti_losses_host_bytes(t->losses);
-        if (need <= budget) return BT_OK;
+        if (need <= memory.limit) return BT_OK;
         if (batch == 1) break;
     }
     bti_format_bytes(need, a);
-    bti_format_bytes(budget, b);
+    bti_format_bytes(memory.limit, b);
     return bti_fail(
         BT_EFIT,
         "translation does not fit in %s: one sentence of %lld symbols with beam %d needs "

@@ -200,7 +200,8 @@ static axis fit_x(const bti_chart *c) {
     }
     if (low < 0.3 * high) low = 0;
     if (!(high > low)) low = high - 1, high++;
-    return (axis){low, high, fmax(1, nice_step(high - low, 7))};
+    double step = nice_step(high - low, 7);
+    return (axis){low, high, c->x_label == NULL ? fmax(1, step) : step};
 }
 
 /* Small numbers have their power of ten in the axis' label instead: 0 otherwise. */
@@ -231,7 +232,7 @@ static void put_y_label(sink *s, const char *label, int exponent) {
     put(s, "</text>\n");
 }
 
-static void put_axes(sink *s, const frame *f, const char *y_label) {
+static void put_axes(sink *s, const frame *f, const bti_chart *c) {
     char text[BTI_NUMBER_BYTES];
     int exponent = exponent_of(&f->y);
     double unit = pow(10, exponent);
@@ -252,8 +253,9 @@ static void put_axes(sink *s, const frame *f, const char *y_label) {
                  bti_chart_number(text, x, decimals_of(f->x.step)));
     }
     put_line(s, "axis", LEFT, BOTTOM, RIGHT, BOTTOM);
-    put_text(s, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 42, "middle", "update");
-    put_y_label(s, y_label, exponent);
+    put_text(s, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 42, "middle",
+             c->x_label ? c->x_label : "update");
+    put_y_label(s, c->y_label, exponent);
 }
 
 /* ---- curves ------------------------------------------------------------------------------------
@@ -318,7 +320,7 @@ bt_status bti_chart_write(const bti_chart *c, const char *path) {
     put(&s, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
     put_text(&s, "title", LEFT, 30, "start", c->title);
     put_text(&s, "note", RIGHT, 30, "end", c->note);
-    put_axes(&s, &f, c->y_label);
+    put_axes(&s, &f, c);
     for (size_t i = 0; i < c->count; i++) {
         if (c->curves[i].count == 0) continue;
         put_path(&s, &f, &c->curves[i]);

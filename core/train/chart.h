@@ -28,6 +28,7 @@ typedef struct bti_chart {
     int from_zero;    /* the y axis begins at 0 */
     const bti_curve *curves;
     size_t count;
+    const char *x_label; /* NULL: x are updates, whole numbers */
 } bti_chart;
 
 /* Curves are thinned to at most BTI_CHART_POINTS points that keep their extremes. All or nothing.

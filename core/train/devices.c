@@ -1,4 +1,5 @@
-/* bt_devices_*: every backend and its devices, usable or not and then why. */
+/* bt_devices_*: every backend and its devices, usable or not and then why; and those that can be
+ * planned for from a table. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -45,8 +46,27 @@ static json_t *list_devices(void) {
     return list;
 }
 
+static json_t *list_known(void) {
+    json_t *list = json_array();
+    size_t count;
+    const bti_known_device *d = bti_known_devices(&count);
+    for (size_t i = 0; i < count; i++) {
+        char capability[16];
+        snprintf(capability, sizeof capability, "%d.%d", d[i].major, d[i].minor);
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:s}", "device",
+                                        d[i].name, "name", d[i].title, "backend", d[i].backend,
+                                        "total_bytes", (json_int_t)d[i].total_bytes,
+                                        "runtime_bytes", (json_int_t)d[i].runtime_bytes,
+                                        "peak_gflops", d[i].flops / 1e9, "peak_gigabytes_per_s",
+                                        d[i].bytes_per_s / 1e9, "compute_capability", capability));
+    }
+    return list;
+}
+
 bt_status bt_devices_json(char **json) {
-    json_t *root = json_pack("{s:o}", "devices", list_devices());
+    json_t *root =
+        json_pack("{s:o, s:o}", "devices", list_devices(), "planned_from_a_table", list_known());
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL) return bti_fail(BT_ENOMEM, "cannot list devices");
@@ -74,10 +94,21 @@ static void print_device(bti_text *out, json_t *d) {
                  json_real_value(json_object_get(d, "gigabytes_per_s")));
 }
 
+static void print_known(bti_text *out) {
+    size_t count;
+    const bti_known_device *d = bti_known_devices(&count);
+    bti_text_add(out, "\nPlanned for without being here (bantam plan RUN.yaml --device NAME):\n");
+    for (size_t i = 0; i < count; i++)
+        bti_text_add(out, "%-10s %-20s %6.2f GiB, %6.0f GFLOP/s, %4.0f GB/s at their peaks\n",
+                     d[i].name, d[i].title, (double)d[i].total_bytes / (1u << 30), d[i].flops / 1e9,
+                     d[i].bytes_per_s / 1e9);
+}
+
 bt_status bt_devices_text(char **text) {
     json_t *list = list_devices();
     bti_text out = {0};
     for (size_t i = 0; i < json_array_size(list); i++) print_device(&out, json_array_get(list, i));
     json_decref(list);
+    print_known(&out);
     return bti_text_take(&out, text);
 }

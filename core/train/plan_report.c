@@ -1,18 +1,27 @@
 /* bt_plan_*: the plan of a run as text and JSON. */
+#include "core/train/plan_report.h"
+
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/base/text.h"
-#include "core/train/session.h"
+#include "core/train/advice.h"
+#include "core/train/chart.h"
 
-struct bt_plan {
-    bti_session *session;
-};
-
-bt_status bt_plan_make(const bt_run *run, const char *device, const char *memory, bt_plan **out) {
+bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
+    bti_session_options options = {.known_devices = 1};
+    if (o != NULL) {
+        options.device = o->device;
+        options.memory = o->memory;
+        options.lengths[0] = o->source_tokens;
+        options.lengths[1] = o->target_tokens;
+    }
+    if ((options.lengths[0] > 0) != (options.lengths[1] > 0))
+        return bti_fail(BT_EUSAGE, "assumed pairs need tokens on both sides, not %lld and %lld",
+                        (long long)options.lengths[0], (long long)options.lengths[1]);
     bt_plan *p = bti_alloc(1, sizeof *p);
     if (p == NULL) return BT_ENOMEM;
-    bti_session_options options = {.device = device, .memory = memory};
     bt_status status = bti_session_open(run, &options, &p->session);
     if (status != BT_OK) {
         bti_free(p);
@@ -30,37 +39,56 @@ void bt_plan_free(bt_plan *plan) {
 
 int bt_plan_fits(const bt_plan *plan) { return plan->session->plan->fits; }
 
-/* ---- advice ------------------------------------------------------------------------------------
+/* ---- phrases -----------------------------------------------------------------------------------
  */
 
-#define MAX_ADVICE 6
+static const char *whole(char text[BTI_NUMBER_BYTES], int64_t n) {
+    return bti_chart_number(text, (double)n, 0);
+}
 
-/* What would make a plan that does not fit smaller, as far as exact maths and the run file allow,
- * with the bytes it frees. */
-static int advice_of(const bti_session *s, char text[MAX_ADVICE][256]) {
-    const bti_run_plan *p = s->plan;
-    const bti_model *m = s->model;
-    char size[32];
-    int n = 0;
-    if (p->fits) return 0;
-    bti_format_bytes(p->minimum, size);
-    snprintf(text[n++], 256, "give it at least %s: --memory or memory.limit", size);
-    uint64_t table = (uint64_t)(m->vocab[1] * m->cfg.d_model) * 16;
-    bti_format_bytes(table, size);
-    if (m->cfg.tie == BTI_TIE_NONE)
-        snprintf(text[n++], 256, "model.tie_embeddings: target frees %s", size);
-    else if (m->cfg.tie == BTI_TIE_TARGET && s->tokenizer[0] == s->tokenizer[1])
-        snprintf(text[n++], 256, "model.tie_embeddings: all frees %s", size);
-    if (p->largest_bytes > p->minimum / 20) {
-        bti_format_bytes(p->largest_bytes, size);
-        snprintf(text[n++], 256,
-                 "the largest tensor is %s (%s); the longest pair decides the least: a smaller "
-                 "data.max_length cuts it",
-                 p->largest, size);
-    }
-    snprintf(text[n++], 256,
-             "a smaller training.batch does not help: a micro-batch is one pair already");
-    return n;
+void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
+    const bti_model_config *m = &s->cfg->model;
+    char words[2][BTI_NUMBER_BYTES], both[2 * BTI_NUMBER_BYTES + 4];
+    for (int i = 0; i < 2; i++) whole(words[i], s->vocab[i]);
+    snprintf(both, sizeof both, s->vocab[0] == s->vocab[1] ? "%s" : "%s + %s", words[0], words[1]);
+    snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
+             (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
+             (long long)m->ff, (long long)m->heads, both,
+             m->tie == BTI_TIE_ALL      ? "one table"
+             : m->tie == BTI_TIE_TARGET ? "two tables"
+                                        : "three tables");
+}
+
+void bti_describe_device(const bti_session *s, char *out, size_t bytes) {
+    snprintf(out, bytes, "%s%s", s->dev->info.name,
+             s->known ? ", not here: planned from a table" : "");
+}
+
+/* What backward makes again on each level. */
+static const char *const made_again[BTI_LEVEL_COUNT] = {[BTI_LEVEL_NONE] = "nothing",
+                                                        [BTI_LEVEL_CHEAP] = "norms and dropout",
+                                                        [BTI_LEVEL_FF] = "feed-forward and norms",
+                                                        [BTI_LEVEL_BLOCKS] = "all but attention",
+                                                        [BTI_LEVEL_LAYERS] = "all but inputs",
+                                                        [BTI_LEVEL_SEGMENTS] =
+                                                            "all but some inputs"};
+
+const char *bti_recompute_level(const bti_run_plan *p, int32_t layer) {
+    return bti_level_name[bti_run_plan_level(p, layer)];
+}
+
+void bti_describe_recompute(const bti_run_plan *p, int32_t layers, char *out, size_t bytes) {
+    int32_t count[BTI_LEVEL_COUNT] = {0};
+    size_t n = 0;
+    for (int32_t i = 0; i < layers; i++) count[bti_run_plan_level(p, i)]++;
+    for (int level = 1; level < BTI_LEVEL_COUNT && n < bytes; level++)
+        if (count[level] > 0)
+            n += (size_t)snprintf(out + n, bytes - n, "%s%s in %d", n ? ", " : "",
+                                  made_again[level], count[level]);
+    if (n == 0)
+        snprintf(out, bytes, "nothing");
+    else if (n < bytes)
+        snprintf(out + n, bytes - n, " of %d layers", layers);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------
@@ -76,29 +104,56 @@ static json_t *bytes_json(const bti_run_plan *p) {
 static json_t *recompute_json(const bti_session *s) {
     json_t *list = json_array();
     for (int32_t i = 0; i < s->model->layers; i++)
-        json_array_append_new(list, json_string(bti_level_name[bti_run_plan_level(s->plan, i)]));
+        json_array_append_new(list, json_string(bti_recompute_level(s->plan, i)));
     return list;
+}
+
+/* The longest pair; line 0 when its length is assumed. */
+static int64_t longest_pair(const bti_session *s, int64_t n[2]) {
+    n[0] = s->lengths[0];
+    n[1] = s->lengths[1];
+    if (s->corpus == NULL) return 0;
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    bti_corpus_source(s->corpus, c->longest, &n[0]);
+    bti_corpus_target(s->corpus, c->longest, &n[1]);
+    return c->longest_line;
 }
 
 static json_t *longest_json(const bti_session *s) {
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
-    int64_t a, b;
-    bti_corpus_source(s->corpus, c->longest, &a);
-    bti_corpus_target(s->corpus, c->longest, &b);
-    return json_pack("{s:I, s:I, s:I}", "line", (json_int_t)c->longest_line, "source_tokens",
-                     (json_int_t)a, "target_tokens", (json_int_t)b);
+    int64_t n[2], line = longest_pair(s, n);
+    return json_pack("{s:I, s:I, s:I}", "line", (json_int_t)line, "source_tokens", (json_int_t)n[0],
+                     "target_tokens", (json_int_t)n[1]);
 }
 
-static json_t *advice_json(const bti_session *s) {
-    char text[MAX_ADVICE][256];
+static json_t *blame_json(const bti_session *s) {
+    bti_blame b = bti_blame_of(s);
+    return json_pack("{s:s, s:I, s:I, s:I}", "tensor", b.name ? b.name : "", "rows",
+                     (json_int_t)b.rows, "cols", (json_int_t)b.cols, "bytes", (json_int_t)b.bytes);
+}
+
+static json_t *memory_json(const bti_budget *b) {
+    return json_pack("{s:I, s:I, s:I, s:I}", "total_bytes", (json_int_t)b->total, "free_bytes",
+                     (json_int_t)b->free, "held_by_others_bytes", (json_int_t)b->others,
+                     "reserve_bytes", (json_int_t)b->reserve);
+}
+
+static json_t *advice_json(const bti_advice_list *advice) {
     json_t *list = json_array();
-    int n = advice_of(s, text);
-    for (int i = 0; i < n; i++) json_array_append_new(list, json_string(text[i]));
+    for (int i = 0; i < advice->count; i++) {
+        char *text = bti_advice_text(&advice->item[i]);
+        json_array_append_new(list, json_string(text ? text : ""));
+        bti_free(text);
+    }
     return list;
 }
 
-bt_status bt_plan_json(const bt_plan *plan, char **json) {
-    const bti_session *s = plan->session;
+/* Advice is worked out for a run that does not fit, and empty for one that does. */
+static bt_status advice_of(const bti_session *s, bti_advice_list *out) {
+    memset(out, 0, sizeof *out);
+    return s->plan->fits ? BT_OK : bti_advise(s, out);
+}
+
+static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
     const bti_run_plan *p = s->plan;
     const bti_shape *c = &p->caps;
     json_t *root = json_pack(
@@ -111,9 +166,20 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
         (json_int_t)p->micro_batches, "recompute", recompute_json(s), "logit_rows",
         (json_int_t)p->choices.logit_rows, "precision", "fp32", "optimizer_state", "device",
         "longest_pair", longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice",
-        advice_json(s), "predicted", "seconds_per_update", p->seconds, "parameters",
+        advice_json(advice), "predicted", "seconds_per_update", p->seconds, "parameters",
         (json_int_t)s->model->params.elements, "largest_allocation_bytes",
         (json_int_t)s->dev->info.max_alloc);
+    json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
+    json_object_set_new(root, "lengths_are_assumed", json_boolean(s->corpus == NULL));
+    json_object_set_new(root, "memory", memory_json(&s->budget));
+    json_object_set_new(root, "blame", p->fits ? json_null() : blame_json(s));
+    return root;
+}
+
+bt_status bt_plan_json(const bt_plan *plan, char **json) {
+    bti_advice_list advice;
+    BT_TRY(advice_of(plan->session, &advice));
+    json_t *root = plan_json(plan->session, &advice);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL) return bti_fail(BT_ENOMEM, "cannot make the plan's JSON");
@@ -122,44 +188,148 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
 }
 
 /* ---- text --------------------------------------------------------------------------------------
- */
+ * Columns: two blanks, a name of 14, then the rest; no line is longer than 100 letters. */
+
+#define NAME "  %-14s "
+#define BAR 40 /* letters of a bar as long as the budget */
+
+static void add_head(bti_text *t, const bti_session *s) {
+    const bti_run_plan *p = s->plan;
+    char a[32], b[32], n[BTI_NUMBER_BYTES], model[200], device[200];
+    bti_format_bytes(p->total, a);
+    bti_format_bytes(p->budget, b);
+    bti_describe_model(s, model, sizeof model);
+    bti_describe_device(s, device, sizeof device);
+    bti_text_add(t, "%s: %s of %s on %s\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b, device);
+    bti_text_add(t, NAME "%s\n", "model", model);
+    bti_text_add(t, NAME "%s\n", "parameters", whole(n, s->model->params.elements));
+    if (bti_params_frozen(&s->model->params) > 0)
+        bti_text_add(t, NAME "%s: no gradient, no optimizer state\n", "frozen",
+                     whole(n, bti_params_frozen(&s->model->params)));
+    if (s->initial != NULL)
+        bti_text_add(t, NAME "%s\n", "first values", bti_initial_text(s->initial));
+}
+
+static void add_how(bti_text *t, const bti_session *s) {
+    const bti_run_plan *p = s->plan;
+    char n[3][BTI_NUMBER_BYTES], again[160];
+    int64_t pair[2], line = longest_pair(s, pair);
+    const char *unit =
+        s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens";
+    bti_text_add(t, NAME "%s %s in %s micro-batch%s\n", "update",
+                 whole(n[0], s->cfg->training.batch), unit, whole(n[1], p->micro_batches),
+                 p->micro_batches == 1 ? "" : "es");
+    bti_text_add(t, NAME "up to %s source and %s target tokens\n", "micro-batch",
+                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]));
+    bti_describe_recompute(p, s->model->layers, again, sizeof again);
+    bti_text_add(t, NAME "%s\n", "recomputed", again);
+    bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",
+                 whole(n[0], p->choices.logit_rows), p->choices.logit_rows == 1 ? "" : "s");
+    if (p->choices.slice_rows > 0)
+        bti_text_add(t, ", feed-forward in slices of %s", whole(n[0], p->choices.slice_rows));
+    bti_text_add(t, "\n");
+    if (line > 0)
+        bti_text_add(t, NAME "line %s: %s source and %s target tokens\n", "longest pair",
+                     whole(n[0], line), whole(n[1], pair[0]), whole(n[2], pair[1]));
+    else
+        bti_text_add(t, NAME "%s source and %s target tokens (assumed)\n", "every pair",
+                     whole(n[0], pair[0]), whole(n[1], pair[1]));
+    bti_text_add(t, NAME "%.3g seconds an update%s\n\n", "predicted", p->seconds,
+                 s->known ? ", from its data sheet" : "");
+}
+
+/* One line of the table: bytes, share of the budget, bar. */
+static void add_bytes(bti_text *t, const char *name, uint64_t bytes, uint64_t of, char mark) {
+    char text[32], bar[BAR + 1];
+    double share = of > 0 ? (double)bytes / (double)of : 0;
+    int letters = share >= 1 ? BAR : (int)(share * BAR + 0.5);
+    memset(bar, mark, sizeof bar);
+    bar[letters] = 0;
+    bti_format_bytes(bytes, text);
+    bti_text_add(t, NAME "%10s %6.1f %%%s%s\n", name, text, 100 * share, letters ? "  " : "", bar);
+}
+
+static void add_table(bti_text *t, const bti_session *s) {
+    const bti_run_plan *p = s->plan;
+    uint64_t of = p->budget > p->total ? p->budget : p->total;
+    for (int i = 0; i < BTI_BYTES_KINDS; i++)
+        if (p->bytes[i] > 0 || i <= BTI_BYTES_ACTIVATIONS)
+            add_bytes(t, bti_byte_kind_name[i], p->bytes[i], of, '#');
+    add_bytes(t, p->fits ? "total" : "least total", p->total, of, '=');
+    if (!p->fits) add_bytes(t, "budget", p->budget, of, '=');
+}
+
+/* What the device has, who holds it, and what of it is the budget. */
+static void add_device(bti_text *t, const bti_session *s) {
+    const bti_budget *b = &s->budget;
+    char x[4][32];
+    bti_format_bytes(b->total, x[0]);
+    bti_format_bytes(b->free, x[1]);
+    bti_format_bytes(b->others, x[2]);
+    bti_text_add(t, "\n" NAME, "device memory");
+    if (b->total > 0 && s->known == NULL)
+        bti_text_add(t, "%s, %s free; %s of it held by other processes and the system\n", x[0],
+                     x[1], x[2]);
+    else
+        bti_text_add(t, "%s\n", x[0]);
+    if (s->dev->info.max_alloc > 0) {
+        bti_format_bytes(s->dev->info.max_alloc, x[0]);
+        bti_text_add(t, NAME "at most %s in one piece\n", "allocations", x[0]);
+    }
+    bti_format_bytes(b->limit, x[0]);
+    bti_format_bytes(b->reserve, x[1]);
+    bti_format_bytes(s->plan->minimum, x[2]);
+    if (b->automatic)
+        bti_text_add(t, NAME "%s: %s, less a reserve of %s (memory.limit: auto)\n", "budget", x[0],
+                     s->known ? "all of it" : "what is free", x[1]);
+    else
+        bti_text_add(t, NAME "%s, as asked for\n", "budget", x[0]);
+    bti_text_add(t, NAME "%s\n", "least needed", x[2]);
+    uint64_t arena = s->plan->total - s->plan->bytes[BTI_BYTES_RUNTIME];
+    if (b->total > 0 && s->known == NULL && s->plan->fits && arena > b->free)
+        bti_text_add(t, "\nNow it could not start: of the device's memory, less is free than the "
+                        "plan takes.\n");
+}
+
+static void add_advice(bti_text *t, const bti_session *s, const bti_advice_list *list) {
+    bti_blame b = bti_blame_of(s);
+    char bytes[32], n[2][BTI_NUMBER_BYTES];
+    bti_format_bytes(b.bytes, bytes);
+    bti_text_add(t, "\nMost is %s, %s x %s: %s%s.\n", b.name, whole(n[0], b.rows),
+                 whole(n[1], b.cols), bytes,
+                 b.is_state  ? " with its gradient and moments"
+                 : s->corpus ? ", for the longest pair"
+                             : "");
+    bti_text_add(t, "To make it fit, cheapest first:\n");
+    for (int i = 0; i < list->count; i++) {
+        const bti_advice *a = &list->item[i];
+        char frees[32], needs[32];
+        bti_format_bytes(a->frees, frees);
+        bti_format_bytes(a->needs, needs);
+        bti_text_add(t, "  - %s%s%s%s\n", a->change, a->cost[0] ? " (" : "", a->cost,
+                     a->cost[0] ? ")" : "");
+        bti_text_add(t, "    frees %s: %s needed%s\n", frees, needs, a->fits ? ", fits" : "");
+    }
+    if (list->count == 0) bti_text_add(t, "  nothing that the run file has would free much\n");
+    bti_format_bytes(list->together, bytes);
+    if (list->enough > 1)
+        bti_text_add(t, "The first %d together need %s: fits.\n", list->enough, bytes);
+    else if (list->enough == 0 && list->count > 0)
+        bti_text_add(t, "All of them together still need %s.\n", bytes);
+    if (list->batch_does_not)
+        bti_text_add(
+            t, "A smaller training.batch does not help: a micro-batch is one pair already.\n");
+}
 
 bt_status bt_plan_text(const bt_plan *plan, char **text) {
     const bti_session *s = plan->session;
-    const bti_run_plan *p = s->plan;
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    bti_advice_list advice;
     bti_text out = {0};
-    char a[32], b[32], advice[MAX_ADVICE][256];
-    int64_t source, target;
-    bti_format_bytes(p->total, a);
-    bti_format_bytes(p->budget, b);
-    bti_text_add(&out, "%s: %s of %s on %s (%s)\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b,
-                 s->dev->info.name, s->dev->info.backend);
-    for (int i = 0; i < BTI_BYTES_KINDS; i++) {
-        bti_format_bytes(p->bytes[i], a);
-        bti_text_add(&out, "  %-12s %12s\n", bti_byte_kind_name[i], a);
-    }
-    bti_format_bytes(p->minimum, a);
-    bti_corpus_source(s->corpus, c->longest, &source);
-    bti_corpus_target(s->corpus, c->longest, &target);
-    bti_text_add(&out, "\n  least needed   %s\n", a);
-    bti_text_add(&out, "  parameters     %lld\n", (long long)s->model->params.elements);
-    if (bti_params_frozen(&s->model->params) > 0)
-        bti_text_add(&out, "  frozen         %lld: no gradient, no optimizer state\n",
-                     (long long)bti_params_frozen(&s->model->params));
-    if (s->initial != NULL)
-        bti_text_add(&out, "  first values   %s\n", bti_initial_text(s->initial));
-    bti_text_add(
-        &out, "  update         %lld micro-batch%s of up to %lld source and %lld target tokens\n",
-        (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", (long long)p->caps.rows[0],
-        (long long)p->caps.rows[1]);
-    bti_text_add(&out, "  recomputed     %d of %d layers; output layer in chunks of %lld rows\n",
-                 p->choice.layers, s->model->layers, (long long)p->choices.logit_rows);
-    bti_text_add(&out, "  longest pair   line %lld: %lld source and %lld target tokens\n",
-                 (long long)c->longest_line, (long long)source, (long long)target);
-    bti_text_add(&out, "  predicted      %.3g seconds an update\n", p->seconds);
-    int n = advice_of(s, advice);
-    if (n > 0) bti_text_add(&out, "\nTo make it fit:\n");
-    for (int i = 0; i < n; i++) bti_text_add(&out, "  - %s\n", advice[i]);
+    BT_TRY(advice_of(s, &advice));
+    add_head(&out, s);
+    add_how(&out, s);
+    add_table(&out, s);
+    add_device(&out, s);
+    if (!s->plan->fits) add_advice(&out, s, &advice);
     return bti_text_take(&out, text);
 }

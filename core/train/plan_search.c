@@ -432,6 +432,17 @@ static bt_status try_held(pick *k, bti_run_plan *plan) {
     return BT_OK;
 }
 
+/* A micro-batch so large that row numbers pass 32 bits, or that the layer's input alone does not
+ * fit: nothing of it is emitted, its loops might be as long as the text. */
+static int hopeless(const pick *k, const bti_run_plan *plan, int64_t parts) {
+    bti_shape caps = bti_plan_caps(k->s, parts);
+    uint64_t budget = k->s->opt->budget;
+    if (caps.rows[0] > INT32_MAX || caps.rows[1] > INT32_MAX) return 1;
+    uint64_t input = (uint64_t)(caps.rows[0] + caps.rows[1]) * (uint64_t)k->s->m->cfg.d_model *
+                     bti_dtype_size(k->s->m->params.dtype);
+    return budget > 0 && input + bti_plan_others(k->s, plan, &caps) > budget;
+}
+
 static bt_status find_fastest(pick *k, bti_run_plan *plan) {
     static const double margin[] = {1, 0.995, 0.985, 0.97, 0.94, 0.9, 0.8, 0.65};
     const bti_plan_options *o = k->s->opt;
@@ -442,7 +453,7 @@ static bt_status find_fastest(pick *k, bti_run_plan *plan) {
     for (int64_t parts = 1, next; parts <= n && k->count < MOST_SETS; parts = next) {
         next = parts + (parts < 8 ? 1 : parts / 5);
         if (next > n && parts < n) next = n;
-        add_set(k, plan, parts);
+        if (!hopeless(k, plan, parts)) add_set(k, plan, parts);
     }
     for (size_t i = 0; i < sizeof margin / sizeof margin[0] && !plan->fits; i++) {
         k->margin = margin[i];

@@ -145,7 +145,7 @@ done:
 static bt_status draw_lr(const char *folder, const series *lr) {
     if (lr->count == 0) return BT_OK;
     const bti_curve curve = {"learning rate", BTI_CURVE_MAIN, lr->x, lr->y, lr->count};
-    const bti_chart chart = {"Learning rate", "learning rate", "", 1, &curve, 1};
+    const bti_chart chart = {"Learning rate", "learning rate", "", 1, &curve, 1, NULL};
     return write_chart(folder, "lr.svg", &chart);
 }
 
@@ -158,7 +158,7 @@ static bt_status draw_bleu(const char *folder, const series *bleu) {
     snprintf(note, sizeof note, "best %s at update %s", bti_chart_number(value, bleu->y[best], 2),
              bti_chart_number(update, bleu->x[best], 0));
     const bti_curve curve = {"validation", BTI_CURVE_VALID, bleu->x, bleu->y, bleu->count};
-    const bti_chart chart = {"Validation BLEU", "BLEU (0 to 100)", note, 1, &curve, 1};
+    const bti_chart chart = {"Validation BLEU", "BLEU (0 to 100)", note, 1, &curve, 1, NULL};
     return write_chart(folder, "bleu.svg", &chart);
 }
 

@@ -50,7 +50,8 @@ static bt_view part(bench *b, int64_t rows, int64_t cols, bt_dtype dtype) {
 static bt_view data(bench *b, int64_t rows, int64_t cols) { return part(b, rows, cols, BT_F32); }
 
 /* Least seconds of `times` calls in a row: of several tries, the first of which warms. Where this
- * process computes itself, its processor time counts if that is less: a busy machine takes turns. */
+ * process computes itself, its processor time counts if that is less: a busy machine takes turns.
+ */
 static double seconds(bench *b, bt_call *call, int times) {
     double best = INFINITY, spent = 0;
     uint64_t ws = bti_op_ws_bytes(b->dev->driver->planning, &b->dev->info, call);

@@ -7,8 +7,6 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/unknown.h"
-#include "core/train/distinct.h"
-#include "core/train/rates.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ static void say_text(const bti_session *s) {
 
 static bt_status open_valid(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    if (!bti_validates(c)) return BT_OK;
+    if (!bti_validates(c) || s->corpus == NULL) return BT_OK;
     bti_corpus_config valid = corpus_config(s);
     valid.source = c->data.valid_source;
     valid.target = c->data.valid_target;
@@ -139,9 +137,44 @@ bt_status bti_session_tokenizers(bti_session *s) {
     return BT_OK;
 }
 
+/* No text is read: vocabularies are as large as the tokenisers' files say, or the run file. */
+static bt_status assume_text(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    for (int side = 0; side < 2; side++)
+        if (s->lengths[side] > c->data.max_length)
+            return bti_fail(BT_EUSAGE,
+                            "assumed pairs of %lld source and %lld target tokens are longer than "
+                            "data.max_length %lld",
+                            (long long)s->lengths[0], (long long)s->lengths[1],
+                            (long long)c->data.max_length);
+    for (int side = 0; side < (c->shared ? 1 : 2); side++) {
+        const bti_tokenizer_config *t = &c->tokenizer[side];
+        char *file = bti_tokenizer_trained_file(t);
+        if (file == NULL) return BT_ENOMEM;
+        int there = bti_file_exists(file);
+        bti_free(file);
+        if (there) {
+            BT_TRY(bti_tokenizer_open(t, &s->tokenizer[side]));
+            s->vocab[side] = bti_tokenizer_size(s->tokenizer[side]);
+        } else if (t->size > 0) {
+            s->vocab[side] = t->size;
+        } else {
+            return bti_fail(BT_EINPUT,
+                            "%s is not there: give its number of symbols, tokenizer.size, to plan "
+                            "without it",
+                            t->model);
+        }
+    }
+    if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    if (c->shared) s->vocab[1] = s->vocab[0];
+    return BT_OK;
+}
+
 static bt_status open_text(bti_session *s) {
     const bti_run_config *c = s->cfg;
+    if (s->lengths[0] > 0) return assume_text(s);
     BT_TRY(bti_session_tokenizers(s));
+    for (int side = 0; side < 2; side++) s->vocab[side] = bti_tokenizer_size(s->tokenizer[side]);
     bti_corpus_config corpus = corpus_config(s);
     bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
             c->data.train_target.path[0]);
@@ -175,7 +208,8 @@ static bt_status check_freeze(const bti_run_config *cfg) {
 bt_status bti_session_initial(bti_session *s) {
     const bti_run_config *c = s->cfg;
     uint64_t tokenizer[2];
-    if (c->initial_model == NULL) return BT_OK;
+    /* Nothing to compare it with where not even a tokeniser is there. */
+    if (c->initial_model == NULL || s->tokenizer[1] == NULL) return BT_OK;
     BT_TRY(bti_initial_open(c->initial_model, c->initial_partial, s->model, &s->initial));
     bti_log(bti_initial_is_whole(s->initial) ? BT_LOG_INFO : BT_LOG_WARN, "first values: %s",
             bti_initial_text(s->initial));
@@ -185,8 +219,7 @@ bt_status bti_session_initial(bti_session *s) {
 }
 
 static bt_status make_model(bti_session *s) {
-    BT_TRY(bti_model_new(&s->cfg->model, bti_tokenizer_size(s->tokenizer[0]),
-                         bti_tokenizer_size(s->tokenizer[1]), BT_F32, &s->model));
+    BT_TRY(bti_model_new(&s->cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model));
     return freeze(s->cfg, s->model);
 }
 
@@ -195,7 +228,9 @@ static bt_status make_model(bti_session *s) {
 
 static bt_status find_last_update(bti_session *s, int64_t asked) {
     int64_t last = s->cfg->training.updates;
-    if (s->cfg->training.epochs > 0) {
+    if (s->cfg->training.epochs > 0 && s->batcher == NULL) {
+        if (last == 0) last = s->cfg->training.epochs; /* of a text that nobody has seen */
+    } else if (s->cfg->training.epochs > 0) {
         int64_t n = bti_batcher_updates(s->batcher, s->cfg->training.epochs);
         if (last == 0 || n < last) last = n;
     }
@@ -207,146 +242,35 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
     return BT_OK;
 }
 
-/* Sizes of updates. Beyond the first SCANNED ones larger updates may come: the caps still hold,
- * since an update is cut into as many micro-batches as they ask for; what must be exact are the
- * longest sentence, known from the corpus, and the most sentences, distinct ids and target rows
- * that memory is sized for, which are bounded by batch and longest sentence then. */
-#define SCANNED 200000
-
-static bt_status scan(bti_session *s, int64_t updates, bti_distinct *distinct) {
-    bti_workload *w = &s->workload;
-    double sum[2] = {0, 0}, sentences = 0;
-    for (int64_t u = 1; u <= updates; u++) {
-        const int64_t *pair;
-        int64_t n, epoch, rows[2] = {0, 0};
-        BT_TRY(bti_batcher_get(s->batcher, u, &pair, &n, &epoch));
-        bti_distinct_update(distinct);
-        for (int64_t i = 0; i < n; i++) {
-            int64_t a, b;
-            bti_corpus_source(s->corpus, pair[i], &a);
-            bti_corpus_target(s->corpus, pair[i], &b);
-            bti_distinct_pair(distinct, s->corpus, pair[i]);
-            rows[0] += a;
-            rows[1] += b;
-            w->mean_pairs[0] += (double)a * (double)a;
-            w->mean_pairs[1] += (double)b * (double)(b + 1) / 2;
-            w->mean_pairs[2] += (double)a * (double)b;
-        }
-        sentences += (double)n;
-        if (n > w->max_sentences) w->max_sentences = n;
-        for (int side = 0; side < 2; side++) {
-            sum[side] += (double)rows[side];
-            if (rows[side] > w->max_rows[side]) w->max_rows[side] = rows[side];
-        }
-    }
-    for (int i = 0; i < 3; i++) w->mean_pairs[i] /= sentences;
-    for (int side = 0; side < 2; side++) w->mean_rows[side] = sum[side] / (double)updates;
-    w->mean_sentences = sentences / (double)updates;
-    return BT_OK;
+bti_updates bti_session_updates(const bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    bti_tie tie = c->model.tie; /* gradients of tied tables are not compact: nothing to count */
+    return (bti_updates){
+        .corpus = s->corpus,
+        .vocab = {tie == BTI_TIE_ALL ? 0 : s->vocab[0], tie == BTI_TIE_NONE ? s->vocab[1] : 0},
+        .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
+        .lengths = {s->lengths[0], s->lengths[1]},
+        .batch = c->training.batch,
+        .unit = c->training.batch_unit,
+        .seed = c->training.seed,
+        .last = s->last_update,
+        .max_length = c->data.max_length};
 }
 
-static bt_status measure_updates(bti_session *s) {
-    const bti_corpus_stats *stats = bti_corpus_get_stats(s->corpus);
-    int64_t scanned = s->last_update < SCANNED ? s->last_update : SCANNED;
-    bti_workload *w = &s->workload;
-    uint32_t compact = bti_model_may_compact(s->model);
-    int64_t vocab[2] = {0, 0}; /* of the tables whose rows are worth counting */
-    for (int i = 0; i < 2; i++)
-        if (compact >> i & 1) vocab[i] = s->model->vocab[i];
-    bti_distinct distinct;
-    bt_status status =
-        bti_distinct_new(vocab, bti_tokenizer_specials(s->tokenizer[1]).start, &distinct);
-    if (status == BT_OK) status = scan(s, scanned, &distinct);
-    for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
-    bti_distinct_free(&distinct);
-    BT_TRY(status);
-    w->longest[0] = stats->max_source;
-    w->longest[1] = stats->max_target;
-    if (s->valid != NULL) { /* validation runs under the same caps */
-        const bti_corpus_stats *v = bti_corpus_get_stats(s->valid);
-        if (v->max_source > w->longest[0]) w->longest[0] = v->max_source;
-        if (v->max_target > w->longest[1]) w->longest[1] = v->max_target;
-    }
-    if (scanned < s->last_update) {
-        int64_t batch = s->cfg->training.batch;
-        for (int i = 0; i < 2; i++) w->max_distinct[i] = batch * w->longest[i];
-        if (s->cfg->training.batch_unit == BTI_BATCH_SENTENCES) {
-            w->max_rows[1] = batch * w->longest[1];
-        } else {
-            w->max_sentences = batch;
-            w->max_rows[1] = batch > w->longest[1] ? batch : w->longest[1];
-        }
+bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out) {
+    BT_TRY(bti_workload_measure(u, out));
+    if (s->valid == NULL) return BT_OK;
+    const bti_corpus_stats *v = bti_corpus_get_stats(s->valid); /* runs under the same caps */
+    const int64_t most[2] = {v->max_source, v->max_target};
+    for (int side = 0; side < 2; side++) {
+        int64_t n = most[side] < u->max_length ? most[side] : u->max_length;
+        if (n > out->longest[side]) out->longest[side] = n;
     }
     return BT_OK;
 }
 
-/* ---- device ------------------------------------------------------------------------------------
+/* ---- plans -------------------------------------------------------------------------------------
  */
-
-bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
-    bt_open_options options = {.threads = threads};
-    if (device != NULL && strcmp(device, "auto") != 0)
-        return bti_device_open(device, &options, out);
-    const char *const *name = bti_backend_names();
-    char last[512] = "there is no backend";
-    for (; *name != NULL; name++) {
-        const bt_driver *driver;
-        int count = 0;
-        char reason[256] = "";
-        if (bti_backend_for_tests(*name)) continue;
-        if (bti_backend_driver(*name, &driver) != BT_OK) {
-            snprintf(last, sizeof last, "%s", bt_last_error());
-            continue;
-        }
-        if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1) {
-            snprintf(last, sizeof last, "%s: %s", *name, reason);
-            continue;
-        }
-        if (bti_device_open(*name, &options, out) == BT_OK) return BT_OK;
-        bti_log(BT_LOG_WARN, "%s cannot be used: %s", *name, bt_last_error());
-    }
-    return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", last);
-}
-
-#define WARM_ROWS 4096
-
-bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
-    int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
-    bt_call call[6];
-    if (dev->ops->warm == NULL) return BT_OK;
-    memset(call, 0, sizeof call);
-    for (int i = 0; i < 6; i++) {
-        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. A library
-         * packs no more than some hundred of a weight's rows at a time in the first two. */
-        int64_t r = i < 3 ? rows : logit_rows, n = i < 3 ? wide : m->vocab[1];
-        if (i % 3 < 2 && n > WARM_ROWS) n = WARM_ROWS;
-        int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
-        call[i].op = BT_OP_GEMM;
-        for (int k = 0; k < 3; k++)
-            call[i].t[k] = (bt_view){.rows = shape[i % 3][2 * k],
-                                     .cols = shape[i % 3][2 * k + 1],
-                                     .ld = shape[i % 3][2 * k + 1],
-                                     .dtype = m->params.dtype};
-        call[i].p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = i % 3 == 2, .trans_b = i % 3 == 0};
-    }
-    return dev->ops->warm(dev, call, 6);
-}
-
-bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, uint64_t *budget,
-                            uint64_t *runtime) {
-    bt_dev_info info = dev->info;
-    BT_TRY(dev->ops->query(dev, &info));
-    if (memory != NULL) BT_TRY(bti_parse_bytes(memory, &limit));
-    if (limit == BTI_MEMORY_AUTO) {
-        uint64_t reserve = info.total_bytes / 20;
-        if (reserve < 256u << 20) reserve = 256u << 20;
-        limit = info.free_bytes > reserve ? info.free_bytes - reserve : 1;
-        limit += info.runtime_bytes;
-    }
-    *budget = limit;
-    *runtime = info.runtime_bytes;
-    return BT_OK;
-}
 
 /* Host memory that the engine takes after runtime was measured: staging, losses, programs, order of
  * rows; and a margin for stacks, the C library and what first values are read through. */
@@ -356,52 +280,109 @@ static uint64_t later_host_bytes(const bti_workload *w) {
     return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + (16u << 20);
 }
 
+/* As translations of validation are made; of symbols that nobody has named where no tokeniser is
+ * there. */
+static bti_decoder_config decoding_of(const bti_session *s) {
+    if (s->tokenizer[1] != NULL) return bti_validation_decoding(s->cfg, s->tokenizer[1], NULL);
+    bti_decoder_config c = {.beam = (int32_t)s->cfg->validation.beam,
+                            .length_penalty = 1,
+                            .length = s->cfg->data.max_length};
+    bti_decoder_specials(&c, 0, 1, 2, 3);
+    return c;
+}
+
 /* Adds what validation's decoder needs: the largest batch that the plan without it leaves room for,
  * or a single sentence. */
-static bt_status plan_validation(bti_session *s, const bti_run_plan *alone,
+static bt_status plan_validation(const bti_session *s, bti_model *m, int64_t length,
+                                 const bti_run_plan *alone, int64_t *batch,
                                  bti_plan_options *options) {
     const bt_planning *planning = s->dev->driver->planning;
-    bti_decoder_config decoding = bti_validation_decoding(s->cfg, s->tokenizer[1], NULL);
+    bti_decoder_config decoding = decoding_of(s);
     uint64_t dynamic = alone->region[BTI_REGION_DYNAMIC], runtime = options->runtime;
-    for (s->decode_batch = 64;; s->decode_batch /= 2) {
+    decoding.length = length;
+    for (*batch = 64;; *batch /= 2) {
         bti_decoder *d;
-        BT_TRY(bti_decoder_new(s->model, planning, &s->dev->info, &alone->places, 0, &decoding,
-                               s->decode_batch, &d));
+        BT_TRY(
+            bti_decoder_new(m, planning, &s->dev->info, &alone->places, 0, &decoding, *batch, &d));
         options->validation = 1;
         options->decode_dynamic = bti_decoder_dynamic_bytes(d);
         options->decode_staging = bti_decoder_staging_bytes(d);
-        options->runtime = runtime + bti_decoder_host_bytes(d);
+        if (s->dev->info.host_memory) options->runtime = runtime + bti_decoder_host_bytes(d);
         bti_decoder_free(d);
         uint64_t more = options->decode_dynamic > dynamic ? options->decode_dynamic - dynamic : 0;
         more += options->decode_staging + options->runtime - runtime;
-        if (alone->total + more <= options->budget || s->decode_batch == 1) return BT_OK;
+        if (alone->total + more <= options->budget || *batch == 1) return BT_OK;
     }
 }
 
-static bt_status make_plan(bti_session *s, const bti_session_options *o) {
-    bti_plan_options options = {
-        .recompute = s->cfg->memory.recompute, .force_recompute_layers = -1, .force_compact = -1};
+bt_status bti_session_plan(const bti_session *s, bti_model *m, const bti_workload *w,
+                           int64_t max_length, const bti_plan_options *given, int64_t *decode_batch,
+                           bti_run_plan **out) {
     const bt_planning *planning = s->dev->driver->planning;
-    const bti_workload *w = &s->workload;
-    int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
-    int64_t length = s->cfg->data.max_length;
-    BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
-    BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &options.budget,
-                             &options.runtime));
-    options.runtime += later_host_bytes(w);
-    bti_rates rates;
-    bti_rates_get(s->dev, &rates);
-    options.rates = &rates;
+    const bt_dev_info *info = &s->dev->info;
+    bti_plan_options options = *given;
     bti_run_plan *alone;
-    BT_TRY(bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &alone));
-    if (s->valid == NULL) {
-        s->plan = alone;
+    int64_t batch = 0;
+    if (info->host_memory) options.runtime += later_host_bytes(w);
+    BT_TRY(bti_plan_search(m, planning, info, w, max_length, &options, &alone));
+    if (!bti_validates(s->cfg)) {
+        *out = alone;
         return BT_OK;
     }
-    bt_status status = plan_validation(s, alone, &options);
+    bt_status status = plan_validation(s, m, max_length, alone, &batch, &options);
     bti_run_plan_free(alone);
     BT_TRY(status);
-    return bti_plan_search(s->model, planning, &s->dev->info, w, length, &options, &s->plan);
+    if (decode_batch != NULL) *decode_batch = batch;
+    return bti_plan_search(m, planning, info, w, max_length, &options, out);
+}
+
+bti_plan_options bti_session_plan_options(const bti_session *s) {
+    return (bti_plan_options){.budget = s->budget.limit,
+                              .runtime = s->budget.runtime,
+                              .recompute = s->cfg->memory.recompute,
+                              .rates = s->known ? NULL : &s->rates,
+                              .force_recompute_layers = -1,
+                              .force_compact = -1};
+}
+
+/* Asks the device and plans. A device on which the plan cannot even be tried (a parameter larger
+ * than an allocation) gives BT_EFIT. */
+static bt_status make_plan(bti_session *s, const bti_session_options *o) {
+    const bti_workload *w = &s->workload;
+    int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
+    BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
+    BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &s->budget));
+    if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
+    bti_plan_options options = bti_session_plan_options(s);
+    return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
+                            &s->plan);
+}
+
+/* Goes on to the devices behind the first one while the plan does not fit; when it fits on none,
+ * the first one stays. */
+static bt_status plan_somewhere(bti_session *s, const bti_session_options *o, bti_device_list *l,
+                                int at) {
+    bt_status status = make_plan(s, o);
+    bti_session first = *s;
+    char text[1024];
+    if (status != BT_OK) snprintf(text, sizeof text, "%s", bt_last_error());
+    while (at < l->count && (status == BT_EFIT || (status == BT_OK && !s->plan->fits))) {
+        bti_session next = first;
+        next.plan = NULL;
+        const char **known = o->known_devices ? &next.known : NULL;
+        if (bti_device_next(l, &at, o->threads, known, &next.dev) != BT_OK) break;
+        if (make_plan(&next, o) == BT_OK && next.plan->fits) {
+            bti_log(BT_LOG_INFO, "the run fits on %s, not on %s", next.dev->info.name,
+                    first.dev->info.name);
+            bti_run_plan_free(first.plan);
+            bti_device_close(first.dev);
+            *s = next;
+            return BT_OK;
+        }
+        bti_run_plan_free(next.plan);
+        bti_device_close(next.dev);
+    }
+    return status == BT_OK ? BT_OK : bti_fail(status, "%s", text);
 }
 
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
@@ -410,18 +391,26 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     if (s == NULL) return BT_ENOMEM;
     s->cfg = cfg;
     s->stop = options->stop;
+    for (int side = 0; side < 2; side++) s->lengths[side] = options->lengths[side];
     uint64_t unused;
+    bti_device_list devices;
+    int at = 0;
+    const char **known = options->known_devices ? &s->known : NULL;
+    bti_device_list_make(options->device, &devices);
     /* What can be refused at once is: a wrong device, size or name before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
-    if (status == BT_OK) status = bti_device_choose(options->device, options->threads, &s->dev);
+    if (status == BT_OK) status = bti_device_next(&devices, &at, options->threads, known, &s->dev);
     if (status == BT_OK) status = check_freeze(cfg);
     if (status == BT_OK) status = open_text(s);
     if (status == BT_OK) status = open_valid(s);
     if (status == BT_OK) status = make_model(s);
     if (status == BT_OK && !options->resume) status = bti_session_initial(s);
     if (status == BT_OK) status = find_last_update(s, options->updates);
-    if (status == BT_OK) status = measure_updates(s);
-    if (status == BT_OK) status = make_plan(s, options);
+    if (status == BT_OK) {
+        bti_updates updates = bti_session_updates(s);
+        status = bti_session_workload(s, &updates, &s->workload);
+    }
+    if (status == BT_OK) status = plan_somewhere(s, options, &devices, at);
     if (status != BT_OK) {
         bti_session_close(s);
         return status;

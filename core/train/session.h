@@ -1,10 +1,12 @@
 /* What a run needs before its memory is taken: tokenisers, token ids, model, device, plan. Shared
- * by `plan` and `train`. */
+ * by `plan` and `train`. Of several devices the first one is taken on which the plan fits. */
 #ifndef BANTAM_TRAIN_SESSION_H
 #define BANTAM_TRAIN_SESSION_H
 
+#include "core/train/device.h"
 #include "core/train/initial.h"
-#include "core/train/planner.h"
+#include "core/train/rates.h"
+#include "core/train/workload.h"
 
 typedef struct bti_session {
     const bti_run_config *cfg;
@@ -12,7 +14,12 @@ typedef struct bti_session {
     bti_tokenizer *tokenizer[2]; /* the same one when shared */
     bti_corpus *corpus, *valid;  /* valid: NULL when the run does not validate */
     bti_batcher *batcher;
+    int64_t lengths[2]; /* of every pair, when they are assumed; corpus is NULL then */
+    int64_t vocab[2];   /* symbols of each side */
     bt_dev *dev;
+    const char *known; /* name of a device that is known from a table only; else NULL */
+    bti_budget budget;
+    bti_rates rates; /* measured on the device, unless it is known from a table only */
     bti_model *model;
     bti_run_plan *plan;
     bti_initial *initial; /* the run file's initial_model, checked; else NULL */
@@ -24,6 +31,8 @@ typedef struct bti_session {
 
 typedef struct bti_session_options {
     const char *device, *memory; /* NULL: auto, the run file's limit */
+    int known_devices;           /* `device` may name one that is known from a table only */
+    int64_t lengths[2];          /* assumed tokens of every pair; 0: the text is read */
     int threads;
     int64_t updates;                   /* 0: as the run file says */
     int resume;                        /* initial_model is not opened */
@@ -40,14 +49,18 @@ bt_status bti_session_initial(bti_session *s);
 /* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
 bt_status bti_session_tokenizers(bti_session *s);
 
-/* "auto" (NULL): the first backend, in order of preference, that has a device; else as named. */
-bt_status bti_device_choose(const char *device, int threads, bt_dev **out);
-/* Bytes that a run may use on the device, arena and what is held already together: `memory` as text
- * (NULL or "auto": all that is free, less a reserve of a twentieth of the device or 256 MiB,
- * whichever is more). Also gives the bytes held outside any arena. */
-bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, uint64_t *budget,
-                            uint64_t *runtime);
-/* Warms the device's libraries for products of up to `rows` rows of this model. */
-bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows);
+/* ---- plans of the session's run and of changed ones ---------------------------------------------
+ */
+
+bti_updates bti_session_updates(const bti_session *s);
+/* The updates' workload, with the validation text under the same caps. */
+bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out);
+/* Plans a model and workload on the session's device: `options` has budget, runtime without host
+ * memory that grows with the workload, and what is forced. Validation is planned in where the run
+ * validates; *decode_batch (may be NULL) is what it translates at once. */
+bt_status bti_session_plan(const bti_session *s, bti_model *m, const bti_workload *w,
+                           int64_t max_length, const bti_plan_options *options,
+                           int64_t *decode_batch, bti_run_plan **out);
+bti_plan_options bti_session_plan_options(const bti_session *s);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/train/advice.h"
 #include "core/train/checkpoint.h"
 #include "core/train/log_json.h"
 #include "core/train/plot.h"
@@ -423,22 +424,6 @@ static bt_status run(trainer *t) {
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
-/* A refusal also names the pair that decides how little will do. */
-static bt_status check_fit(const bti_session *s) {
-    char text[1024];
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
-    int64_t n[2];
-    bt_status status = bti_run_plan_check(s->plan);
-    if (status != BT_EFIT) return status;
-    snprintf(text, sizeof text, "%s", bt_last_error());
-    bti_corpus_source(s->corpus, c->longest, &n[0]);
-    bti_corpus_target(s->corpus, c->longest, &n[1]);
-    return bti_fail(BT_EFIT,
-                    "%s; the longest pair, line %lld with %lld source and %lld target tokens, "
-                    "decides the activations: data.max_length bounds it; bantam plan tells more",
-                    text, (long long)c->longest_line, (long long)n[0], (long long)n[1]);
-}
-
 static bt_status open_engine(trainer *t) {
     bti_session *s = t->s;
     const bti_run_config *c = t->cfg;
@@ -452,7 +437,7 @@ static bt_status open_engine(trainer *t) {
                   .eps = c->optimizer.eps,
                   .weight_decay = c->optimizer.weight_decay,
                   .decoupled = c->optimizer.kind == BTI_OPTIMIZER_ADAMW}};
-    BT_TRY(check_fit(s));
+    BT_TRY(bti_session_check(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
     BT_TRY(bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,

@@ -1,0 +1,119 @@
+#include "core/train/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/registry.h"
+#include "core/base/status.h"
+
+/* ---- which -------------------------------------------------------------------------------------
+ */
+
+static void add_device(bti_device_list *l, const char *text, size_t bytes) {
+    if (l->count < BTI_MOST_DEVICES)
+        snprintf(l->spec[l->count++], sizeof l->spec[0], "%.*s", (int)bytes, text);
+}
+
+/* All devices of all backends but those for tests. */
+static void list_all(bti_device_list *l) {
+    for (const char *const *name = bti_backend_names(); *name != NULL; name++) {
+        const bt_driver *driver;
+        int count = 0;
+        char reason[256] = "", spec[64];
+        if (bti_backend_for_tests(*name)) continue;
+        if (bti_backend_driver(*name, &driver) != BT_OK) {
+            snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        } else if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1) {
+            snprintf(l->last, sizeof l->last, "%s: %s", *name, reason);
+            count = 0;
+        }
+        for (int i = 0; i < count; i++)
+            add_device(l, spec, (size_t)snprintf(spec, sizeof spec, "%s:%d", *name, i));
+    }
+}
+
+void bti_device_list_make(const char *device, bti_device_list *l) {
+    l->count = 0;
+    l->named = 0;
+    snprintf(l->last, sizeof l->last, "there is no backend");
+    if (device == NULL || strcmp(device, "auto") == 0) {
+        list_all(l);
+        return;
+    }
+    for (size_t n; *device != 0; device += n + (device[n] == ','))
+        add_device(l, device, n = strcspn(device, ","));
+    l->named = l->count <= 1;
+    if (l->count == 0) add_device(l, "", 0);
+}
+
+bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char **known,
+                          bt_dev **out) {
+    bt_open_options options = {.threads = threads};
+    while (*at < l->count) {
+        const char *spec = l->spec[(*at)++];
+        const bti_known_device *row = known != NULL ? bti_known_device_find(spec) : NULL;
+        if (known != NULL) *known = row != NULL ? row->name : NULL;
+        bt_status status =
+            row ? bti_device_open_known(row, out) : bti_device_open(spec, &options, out);
+        if (status == BT_OK || l->named) return status;
+        snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        bti_log(BT_LOG_WARN, "%s cannot be used: %s", spec, l->last);
+    }
+    return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", l->last);
+}
+
+bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
+    bti_device_list l;
+    int at = 0;
+    bti_device_list_make(device, &l);
+    return bti_device_next(&l, &at, threads, NULL, out);
+}
+
+/* ---- how much of it ----------------------------------------------------------------------------
+ */
+
+#define WARM_ROWS 4096
+
+bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
+    int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
+    bt_call call[6];
+    if (dev->ops->warm == NULL) return BT_OK;
+    memset(call, 0, sizeof call);
+    for (int i = 0; i < 6; i++) {
+        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. A library
+         * packs no more than some hundred of a weight's rows at a time in the first two. */
+        int64_t r = i < 3 ? rows : logit_rows, n = i < 3 ? wide : m->vocab[1];
+        if (i % 3 < 2 && n > WARM_ROWS) n = WARM_ROWS;
+        int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
+        call[i].op = BT_OP_GEMM;
+        for (int k = 0; k < 3; k++)
+            call[i].t[k] = (bt_view){.rows = shape[i % 3][2 * k],
+                                     .cols = shape[i % 3][2 * k + 1],
+                                     .ld = shape[i % 3][2 * k + 1],
+                                     .dtype = m->params.dtype};
+        call[i].p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = i % 3 == 2, .trans_b = i % 3 == 0};
+    }
+    return dev->ops->warm(dev, call, 6);
+}
+
+bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti_budget *out) {
+    bt_dev_info info = dev->info;
+    BT_TRY(dev->ops->query(dev, &info));
+    if (memory != NULL) BT_TRY(bti_parse_bytes(memory, &limit));
+    bti_budget b = {.limit = limit,
+                    .runtime = info.runtime_bytes,
+                    .total = info.total_bytes,
+                    .free = info.free_bytes,
+                    .automatic = limit == BTI_MEMORY_AUTO};
+    uint64_t known = info.free_bytes + info.runtime_bytes;
+    b.others = info.total_bytes > known ? info.total_bytes - known : 0;
+    if (b.automatic) {
+        b.reserve = info.total_bytes / 20;
+        if (b.reserve < 256u << 20) b.reserve = 256u << 20;
+        if (b.reserve > info.free_bytes / 2) b.reserve = info.free_bytes / 2;
+        b.limit = info.free_bytes - b.reserve + info.runtime_bytes;
+        if (b.limit == 0) b.limit = 1; /* 0 would be no limit */
+    }
+    *out = b;
+    return BT_OK;
+}

@@ -1,0 +1,117 @@
+#include "core/train/workload.h"
+
+#include "core/base/status.h"
+#include "core/train/distinct.h"
+
+/* Updates that are looked at. Beyond them larger updates may come: the caps still hold, since an
+ * update is cut into as many micro-batches as they ask for; what must be exact are the longest
+ * sentence, known from the corpus, and the most sentences, distinct ids and target rows that memory
+ * is sized for, which are bounded by batch and longest sentence then. */
+#define SCANNED 200000
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Sums over the updates looked at. */
+typedef struct sums {
+    double rows[2], sentences;
+    int64_t updates, pairs;
+} sums;
+
+static void add_pair(bti_workload *w, int64_t a, int64_t b, double times) {
+    w->mean_pairs[0] += times * (double)a * (double)a;
+    w->mean_pairs[1] += times * (double)b * (double)(b + 1) / 2;
+    w->mean_pairs[2] += times * (double)a * (double)b;
+}
+
+static void add_update(bti_workload *w, sums *s, const int64_t rows[2], int64_t sentences) {
+    for (int side = 0; side < 2; side++) {
+        s->rows[side] += (double)rows[side];
+        w->max_rows[side] = max64(w->max_rows[side], rows[side]);
+    }
+    s->sentences += (double)sentences;
+    s->pairs += sentences;
+    s->updates++;
+    w->max_sentences = max64(w->max_sentences, sentences);
+}
+
+static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distinct, bti_workload *w,
+                      sums *s) {
+    for (int64_t n = 1; n <= min64(u->last, SCANNED); n++) {
+        const int64_t *pair;
+        if (u->most_pairs > 0 && s->pairs >= u->most_pairs) break;
+        int64_t count, epoch, rows[2] = {0, 0};
+        BT_TRY(bti_batcher_get(b, n, &pair, &count, &epoch));
+        bti_distinct_update(distinct);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t x, y;
+            bti_corpus_source(u->corpus, pair[i], &x);
+            bti_corpus_target(u->corpus, pair[i], &y);
+            bti_distinct_pair(distinct, u->corpus, pair[i]);
+            x = min64(x, u->max_length);
+            y = min64(y, u->max_length);
+            rows[0] += x;
+            rows[1] += y;
+            add_pair(w, x, y, 1);
+        }
+        add_update(w, s, rows, count);
+    }
+    return BT_OK;
+}
+
+static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
+    const bti_corpus_stats *stats = bti_corpus_get_stats(u->corpus);
+    bti_distinct distinct;
+    bti_batcher *b;
+    BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
+    bt_status status = bti_distinct_new(u->vocab, u->start, &distinct);
+    if (status == BT_OK) status = scan(u, b, &distinct, w, s);
+    for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
+    bti_distinct_free(&distinct);
+    bti_batcher_free(b);
+    w->longest[0] = min64(stats->max_source, u->max_length);
+    w->longest[1] = min64(stats->max_target, u->max_length);
+    if (u->last <= SCANNED) return status;
+    for (int i = 0; i < 2; i++) w->max_distinct[i] = u->batch * w->longest[i];
+    if (u->unit == BTI_BATCH_SENTENCES) {
+        w->max_rows[1] = u->batch * w->longest[1];
+    } else {
+        w->max_sentences = u->batch;
+        w->max_rows[1] = max64(u->batch, w->longest[1]);
+    }
+    return status;
+}
+
+/* All updates are one: so many equal pairs. */
+static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s) {
+    int64_t rows[2], n = u->batch;
+    for (int side = 0; side < 2; side++) w->longest[side] = min64(u->lengths[side], u->max_length);
+    if (u->unit == BTI_BATCH_TARGET_TOKENS) n = max64(1, u->batch / w->longest[1]);
+    for (int side = 0; side < 2; side++) rows[side] = n * w->longest[side];
+    add_pair(w, w->longest[0], w->longest[1], (double)n);
+    add_update(w, s, rows, n);
+    return BT_OK;
+}
+
+bt_status bti_workload_measure(const bti_updates *u, bti_workload *out) {
+    bti_workload w = {0};
+    sums s = {0};
+    BT_TRY(u->corpus != NULL ? measure_text(u, &w, &s) : measure_assumed(u, &w, &s));
+    for (int i = 0; i < 3; i++) w.mean_pairs[i] /= s.sentences;
+    for (int side = 0; side < 2; side++) w.mean_rows[side] = s.rows[side] / (double)s.updates;
+    w.mean_sentences = s.sentences / (double)s.updates;
+    *out = w;
+    return BT_OK;
+}
+
+int64_t bti_workload_touched(const bti_corpus *c, int64_t max_length, int64_t *first_line) {
+    int64_t touched = 0;
+    for (int64_t i = 0; i < bti_corpus_count(c); i++) {
+        int64_t x, y;
+        bti_corpus_source(c, i, &x);
+        bti_corpus_target(c, i, &y);
+        if (x <= max_length && y <= max_length) continue;
+        if (touched++ == 0) *first_line = bti_corpus_line(c, i);
+    }
+    return touched;
+}
