@@ -45,6 +45,7 @@ typedef struct bt_dev_info {
     uint32_t alignment;     /* of every tensor, bytes, a power of two */
     uint32_t dtypes;        /* bit 1 << bt_dtype for each type its ops compute in */
     uint32_t threads;       /* host threads that compute (1 on a GPU) */
+    uint32_t row_tile;      /* rows of a gemm with stable_rows; 0: any number (see op_args.h) */
     uint8_t host_memory;    /* device memory is host memory: host-side moments would save nothing */
     double flops;           /* fp32 multiply-adds of a large gemm a second, times 2; 0: unknown */
     double bytes_per_s;     /* of a large copy, read + write; 0: unknown */

@@ -43,4 +43,10 @@ const bt_host *bti_host(void);
 /* For tests: adds a driver of their own (tests/far.c). At most 8. */
 bt_status bti_backend_register(const bt_driver *driver);
 
+/* user_files.c: a file of rates that is to hold for any device (BANTAM_RATES), NULL when none is
+ * named; and `name` in the user's cache folder (bantam/ below XDG_CACHE_HOME or ~/.cache), a new
+ * string, NULL when there is no such folder. */
+const char *bti_user_rates(void);
+char *bti_user_cache(const char *name);
+
 #endif

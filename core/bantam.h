@@ -177,9 +177,10 @@ typedef struct bt_translate_options {
     int batch;             /* sentences at once, at most; 0: as many as fit, 64 at most */
     int threads;           /* 0: automatic */
     const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
+    int nbest; /* hypotheses of a line, 1 .. beam; 0: the best one */
 } bt_translate_options;
 #define BT_TRANSLATE_DEFAULTS \
-    { NULL, NULL, 4, 1.0, 0, 0, 0, NULL }
+    { NULL, NULL, 4, 1.0, 0, 0, 0, NULL, 1 }
 
 typedef struct bt_translator bt_translator;
 
@@ -195,7 +196,9 @@ typedef bt_status (*bt_sink_fn)(void *user, size_t index, const char *text, doub
 
 /* Translates `count` lines (UTF-8, no line ends; what is not UTF-8 is read as U+FFFD with a
  * warning) and hands them to `sink` in input order, each as soon as it and all before it are done.
- * A blank line gives an empty one. */
+ * A blank line gives an empty one. With nbest > 1 the hypotheses of a line come one after the other
+ * with the same index: those that ended, best first, then those that the length limit cut; there
+ * may be fewer than nbest, never none. The first is what nbest 1 gives. */
 BT_API bt_status bt_translate(bt_translator *translator, const char *const *lines, size_t count,
                               bt_sink_fn sink, void *user);
 

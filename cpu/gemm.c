@@ -1,6 +1,6 @@
-/* Matrix products: what the contract settles without multiplying is done here, the rest by
- * OpenBLAS, small ones too (8 x 8 x 8 takes it 0.2 us, so that loops of our own would gain
- * nothing). */
+/* Matrix products: what the contract settles without multiplying is done here, rows that must stand
+ * alone in cpu/gemm_rows.c, the rest by OpenBLAS, small ones too (8 x 8 x 8 takes it 0.2 us, so
+ * that loops of our own would gain nothing). */
 #include "cpu/rows.h"
 
 static void scale_matrix(float *c, int64_t m, int64_t n, int64_t ld, float beta) {
@@ -26,6 +26,10 @@ bt_status BTCPU_FN(gemm)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     /* A thread more costs some microseconds. */
     const int threads = work < 5e5 ? 1 : (int)dev->info.threads;
     if (m == 0 || n == 0) return BT_OK;
+    if (p->stable_rows && k > 0 && alpha != 0.0f) {
+        BTCPU_FN(gemm_rows)(dev, call);
+        return BT_OK;
+    }
     for (int64_t i = 0; i < batch0; i++) {
         for (int64_t j = 0; j < batch1; j++) {
             float *pc = btcpu_f32(c) + i * p->c0 + j * p->c1;

@@ -122,6 +122,9 @@ static inline float *btcpu_ws(const bt_call *c) {
     bt_status BTCPU_FN(name)(bt_dev * dev, bt_stream * stream, const bt_call *call);
 #include "core/ops/op_list.inc"
 
+/* gemm_rows.c: a gemm with stable_rows; k and alpha are not 0. */
+void BTCPU_FN(gemm_rows)(const bt_dev *dev, const bt_call *call);
+
 extern const btcpu_table BTCPU_FN(kernels);
 #endif
 

@@ -70,6 +70,16 @@ static void open_bench(bench *b, const char *name) {
     kit_ok(bti_device_open(name, NULL, &b->dev));
 }
 
+void cf_threads(int threads) {
+    if (under_test.dev != NULL) {
+        under_test.dev->ops->free(under_test.dev, under_test.buf);
+        bti_device_close(under_test.dev);
+    }
+    under_test = (bench){0};
+    far_register();
+    kit_ok(bti_device_open(kit_backend(), &(bt_open_options){threads}, &under_test.dev));
+}
+
 bt_dev *cf_device(void) {
     open_bench(&under_test, kit_backend());
     return under_test.dev;

@@ -78,6 +78,8 @@ int cf_is_half(void);
 /* The device under test and whether it computes in a type. */
 bt_dev *cf_device(void);
 int cf_has_type(bt_dtype t);
+/* Opens it anew with so many threads (0: as at first). */
+void cf_threads(int threads);
 
 /* Rows x cols pairs that every row-wise op meets. */
 typedef struct cf_shape {

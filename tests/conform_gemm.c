@@ -115,9 +115,111 @@ static void batches(void) {
         }
 }
 
+/* ---- stable rows -------------------------------------------------------------------------------
+ */
+
+/* Rows that a call may have on this device, at most `most`. */
+static int64_t stable_count(int64_t most) {
+    int64_t tile = cf_device()->info.row_tile;
+    return tile > 0 ? tile : most;
+}
+
+static void begin_stable(cf_call *c, int64_t m, int64_t n, int64_t k, double alpha, double beta) {
+    cf_begin(c, BT_OP_GEMM, "stable rows, %lld x %lld x %lld, alpha %g, beta %g", (long long)m,
+             (long long)n, (long long)k, alpha, beta);
+    c->p.gemm = (bt_gemm_params){.trans_b = 1, .stable_rows = 1, .alpha = alpha, .beta = beta};
+    cf_add(c, BT_GEMM_A, m, k);
+    cf_add(c, BT_GEMM_B, n, k);
+    cf_add(c, BT_GEMM_C, m, n);
+    if (beta == 0) cf_poison(c, BT_GEMM_C);
+    cf_bound(c, BT_GEMM_C, (double)k, 2);
+}
+
+/* The right values, at every height of a tile and every way a width may end. */
+static void stable_values(void) {
+    static const int64_t k[] = {1, 15, 16, 17, 64, 511, 512, 513, 1030};
+    cf_call c;
+    for (int64_t i = 0; i < 36; i++) {
+        begin_stable(&c, stable_count(1 + i % 13), 1 + i % 10, k[i % 9], (double)(i % 3),
+                     (double)(i / 3 % 3));
+        if (i % 2) fill_whole(&c, BT_GEMM_A), fill_whole(&c, BT_GEMM_B);
+        cf_check(&c);
+    }
+    begin_stable(&c, stable_count(70), 131, 96, 1, 0);
+    cf_check(&c);
+    begin_stable(&c, stable_count(3), 5, 0, 1, 2); /* C = 2 C */
+    cf_check(&c);
+    if (cf_device()->info.row_tile == 0) {
+        begin_stable(&c, 0, 5, 7, 1, 0);
+        cf_check(&c);
+    }
+    cf_reset();
+}
+
+/* `rows` of the rows of A (picked by number) times B. */
+static const double *stable_run(const cf_call *all, const int64_t *row, int64_t rows, int layout) {
+    int64_t n = all->t[BT_GEMM_C].cols, k = all->t[BT_GEMM_A].cols;
+    cf_call c;
+    begin_stable(&c, rows, n, k, 1, 0);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(c.t[BT_GEMM_A].x + i * k, all->t[BT_GEMM_A].x + row[i] * k,
+               (size_t)k * sizeof(double));
+    memcpy(c.t[BT_GEMM_B].x, all->t[BT_GEMM_B].x, (size_t)(n * k) * sizeof(double));
+    return cf_run(cf_device(), &c, cf_type, layout, NULL).y[BT_GEMM_C];
+}
+
+enum { STABLE_ROWS = 96 };
+
+/* All rows of `all`, as few of them in a call as may be. */
+static double *each_row(const cf_call *all) {
+    int64_t row[STABLE_ROWS], n = all->t[BT_GEMM_C].cols, rows = stable_count(1);
+    double *y = malloc((size_t)(STABLE_ROWS * n) * sizeof *y);
+    ck_assert(y != NULL && STABLE_ROWS % rows == 0);
+    for (int64_t at = 0; at < STABLE_ROWS; at += rows) {
+        for (int64_t i = 0; i < rows; i++) row[i] = at + i;
+        memcpy(y + at * n, stable_run(all, row, rows, 0), (size_t)(rows * n) * sizeof *y);
+    }
+    return y;
+}
+
+/* Each row has the bits that it has among other numbers of rows, at other places. */
+static void check_rows(const cf_call *all, const double *want) {
+    static const int64_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 32, 33, 64, 96};
+    int64_t row[STABLE_ROWS], n = all->t[BT_GEMM_C].cols;
+    for (size_t q = 0; q < sizeof counts / sizeof counts[0]; q++) {
+        int64_t rows = stable_count(counts[q]), shift = cf_below(STABLE_ROWS);
+        for (int64_t i = 0; i < rows; i++) row[i] = (shift + 5 * i) % STABLE_ROWS;
+        const double *got = stable_run(all, row, rows, (int)(q % 2));
+        for (int64_t i = 0; i < rows; i++)
+            if (memcmp(got + i * n, want + row[i] * n, (size_t)n * sizeof *got) != 0)
+                ck_abort_msg("gemm (%s): a row has other bits as row %lld of %lld", all->what,
+                             (long long)i, (long long)rows);
+    }
+}
+
+/* Sums of random numbers, long enough that another order shows, and large enough that threads share
+ * the work: one thread gives the bits of all. */
+static void stable_bits(void) {
+    static const int64_t shape[][2] = {{5, 7}, {33, 100}, {37, 1030}};
+    for (int i = 0; i < 3 - cf_is_half(); i++) {
+        cf_call all;
+        cf_threads(0);
+        begin_stable(&all, STABLE_ROWS, shape[i][0], shape[i][1], 1, 0);
+        double *want = each_row(&all);
+        check_rows(&all, want);
+        cf_threads(1);
+        check_rows(&all, want);
+        free(want);
+        cf_reset();
+    }
+    cf_threads(0);
+}
+
 void case_gemm(void) {
     whole_numbers();
     empty_sides();
     long_sums();
     batches();
+    stable_values();
+    stable_bits();
 }

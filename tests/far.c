@@ -7,7 +7,8 @@
  * - A failure shows late and sticks to its stream.
  * - Allocations of at most 64 MiB, alignment 4096, total 2 GiB.
  * - Every op needs scratch, more at odd sizes than at larger even ones, and finds it full of NaN.
- * - Fused slots are empty, so that the composed forms are tested. */
+ * - Fused slots are empty, so that the composed forms are tested.
+ * - Rows of a product are stable in tiles only. */
 #include "tests/far.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #define MAX_ALLOC ((uint64_t)64 << 20)
 #define TOTAL ((uint64_t)2 << 30)
 #define ALIGNMENT 4096
+#define ROW_TILE 32
 #define SCRIBBLE ((uint64_t)1 << 20) /* at most this much of the scratch is filled with NaN */
 
 typedef enum kind { OP, UPLOAD, DOWNLOAD, COPY, FILL, RECORD, WAIT } kind;
@@ -379,6 +381,7 @@ static bt_status far_open(const bt_host *host, int index, const bt_open_options 
                                .free_bytes = TOTAL,
                                .max_alloc = MAX_ALLOC,
                                .alignment = ALIGNMENT,
+                               .row_tile = ROW_TILE,
                                .dtypes = inner->info.dtypes,
                                .threads = 1}};
     *out = &d->dev;

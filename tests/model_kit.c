@@ -76,6 +76,12 @@ bti_workload mk_workload(const bti_sentence *s, int64_t n) {
         w.mean_pairs[1] += b * (b + 1) / 2 / (double)n;
         w.mean_pairs[2] += a * b / (double)n;
     }
+    /* The update itself; the kit's memory, as sentences are. */
+    w.sample = (int64_t(*)[2])(uintptr_t)kit_str("%*s", (int)((size_t)n * sizeof *w.sample), "");
+    for (int64_t i = 0; i < n; i++)
+        for (int side = 0; side < 2; side++) w.sample[i][side] = s[i].count[side];
+    w.sample_end[0] = n;
+    w.samples = 1;
     for (int side = 0; side < 2; side++) {
         w.mean_rows[side] = (double)w.max_rows[side];
         w.max_distinct[side] = count_distinct(s, n, side);

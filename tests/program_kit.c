@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/train/rates.h"
+
 extern char **environ;
 
 /* A test that fails leaves its process behind: it must not outlive the suite. */
@@ -25,15 +27,29 @@ static const char *binary(void) {
     return path ? path : "build/bantam";
 }
 
+/* One set of rates for all: plans of two runs of the same kind are the same, and nothing is kept in
+ * the folder of who runs the tests. */
+static const char *rates(void) {
+    static char text[4096];
+    if (text[0] != 0) return text;
+    bti_rates r;
+    bti_rates_default(&(bt_dev_info){0}, &r);
+    const char *path = kit_str("%s/rates.json", kit_tmpdir());
+    kit_ok(bti_rates_save(path, "tests", 0, &r));
+    snprintf(text, sizeof text, "BANTAM_RATES=%s", path);
+    return text;
+}
+
 static char **environment(const char *more) {
     size_t n = 0, own = 0;
     while (environ[n] != NULL) n++;
-    char **all = calloc(n + 2, sizeof *all);
+    char **all = calloc(n + 3, sizeof *all);
     ck_assert_ptr_nonnull(all);
     size_t name = more ? strcspn(more, "=") + 1 : 0;
     for (size_t i = 0; i < n; i++)
         if (more == NULL || strncmp(environ[i], more, name) != 0) all[own++] = environ[i];
-    if (more != NULL) all[own] = (char *)(uintptr_t)more;
+    if (more != NULL) all[own++] = (char *)(uintptr_t)more;
+    all[own] = (char *)(uintptr_t)rates();
     return all;
 }
 

@@ -98,6 +98,7 @@ void add_memory(TCase *tc);
 void add_train(TCase *tc);
 void add_data(TCase *tc);
 void add_translate(TCase *tc);
+void add_repeat(TCase *tc);
 void add_valid(TCase *tc);
 void add_check(TCase *tc);
 void add_init(TCase *tc);

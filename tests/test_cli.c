@@ -20,7 +20,7 @@ struct bt_plan {
     int fits;
 };
 struct bt_translator {
-    int blocks;
+    int blocks, nbest;
 };
 
 static char *copy(const char *text) { return strdup(text); }
@@ -135,6 +135,7 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *o,
                 o->beam, o->length_penalty, (long long)o->max_length, o->batch, o->threads,
                 o->device ? o->device : "-", o->memory ? o->memory : "-");
     *out = calloc(1, sizeof **out);
+    (*out)->nbest = o->nbest;
     return BT_OK;
 }
 void bt_translator_free(bt_translator *t) { free(t); }
@@ -146,7 +147,9 @@ bt_status bt_translate(bt_translator *t, const char *const *lines, size_t count,
         if (strcmp(lines[i], "FAIL") == 0) return bti_fail(BT_EDEVICE, "the device is lost");
         char *text = malloc(strlen(lines[i]) + 3);
         sprintf(text, "<%s>", lines[i]);
-        bt_status status = sink(user, i, text, -0.5);
+        bt_status status = BT_OK;
+        for (int k = 0; k < t->nbest && status == BT_OK; k++)
+            status = sink(user, i, text, -0.5 - k);
         free(text);
         BT_TRY(status);
     }
@@ -477,6 +480,42 @@ START_TEST(lines) {
 }
 END_TEST
 
+START_TEST(several_hypotheses) {
+    translates("translate m --n-best 2", "a\n\n|||\n", 7,
+               "0 ||| <a> ||| -0.500000\n0 ||| <a> ||| -1.500000\n"
+               "1 ||| <> ||| -0.500000\n1 ||| <> ||| -1.500000\n"
+               "2 ||| <|||> ||| -0.500000\n2 ||| <|||> ||| -1.500000\n",
+               "");
+    translates("translate m --n-best 1", "a\n", 2, "0 ||| <a> ||| -0.500000\n", "");
+    translates("translate m --json", "a\"\\\t\xC3\xA4\n\n", 8,
+               "{\"line\": 0, \"score\": -0.500000, \"text\": \"<a\\\"\\\\\\u0009\xC3\xA4>\"}\n"
+               "{\"line\": 1, \"score\": -0.500000, \"text\": \"<>\"}\n",
+               "");
+    translates("translate m --json --n-best 2 --beam 2", "a\n", 2,
+               "{\"line\": 0, \"score\": -0.500000, \"text\": \"<a>\"}\n"
+               "{\"line\": 0, \"score\": -1.500000, \"text\": \"<a>\"}\n",
+               "");
+    usage("translate m --n-best 0", "at least 1");
+    usage("translate m --n-best 5", "5 hypotheses of a beam of 4");
+    usage("translate m --n-best 9999999999 --beam 8", "9999999999 hypotheses of a beam of 8");
+}
+END_TEST
+
+/* Lines are counted over all blocks of the input. */
+START_TEST(lines_are_numbered_throughout) {
+    enum { LINES = 10000 };
+    char *in = malloc(LINES * 2 + 1), *out = malloc(LINES * 32);
+    size_t n = 0, m = 0;
+    for (int i = 0; i < LINES; i++) {
+        n += (size_t)sprintf(in + n, "a\n");
+        m += (size_t)sprintf(out + m, "%d ||| <a> ||| -0.500000\n", i);
+    }
+    translates("translate m --n-best 1", in, n, out, "");
+    free(in);
+    free(out);
+}
+END_TEST
+
 START_TEST(many_lines) {
     enum { LINES = 30000, LONG = 3 << 20 };
     char *in = malloc(LINES * 16 + LONG), *out = malloc(LINES * 16 + LONG);
@@ -613,6 +652,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, plan_score_devices);
     tcase_add_test(tc, vocab_data_evaluate);
     tcase_add_test(tc, lines);
+    tcase_add_test(tc, several_hypotheses);
+    tcase_add_test(tc, lines_are_numbered_throughout);
     tcase_add_test(tc, many_lines);
     tcase_add_test(tc, files);
     tcase_add_test(tc, conversation);

@@ -8,6 +8,7 @@ static void add(TCase *tc) {
     add_train(tc);
     add_data(tc);
     add_translate(tc);
+    add_repeat(tc);
     add_valid(tc);
     add_check(tc);
     add_init(tc);

@@ -1,5 +1,6 @@
 /* `translate` as a process: lines do not depend on their neighbours, on the batch or on what else
  * is in the file; models that do not belong to their files are refused. */
+#include "core/decode/translator.h"
 #include "tests/program_kit.h"
 
 #include <signal.h>
@@ -75,6 +76,119 @@ START_TEST(same_lines_by_pipe_thread_and_file) {
     p = translate(newest_checkpoint(trained_model()), "--input", in);
     check_status(p, 0);
     ck_assert_str_eq(p.out, want.out);
+}
+END_TEST
+
+/* ---- several hypotheses ------------------------------------------------------------------------
+ */
+
+typedef struct entry {
+    int line;
+    char text[400];
+    double score;
+} entry;
+
+/* The entries of an n-best list; gives how many. The first and the last " ||| " of a line part it.
+ */
+static int read_list(const char *out, entry *e, int room) {
+    int n = 0;
+    for (; *out; out = strchr(out, '\n') + 1, n++) {
+        const char *text = strstr(out, " ||| ") + 5, *end = NULL, *line_end = strchr(out, '\n');
+        for (const char *p = text; (p = strstr(p, " ||| ")) != NULL && p < line_end; p++) end = p;
+        ck_assert_msg(n < room && text < line_end && end != NULL, "no such list: %s", out);
+        e[n].line = atoi(out);
+        snprintf(e[n].text, sizeof e[n].text, "%.*s", (int)(end - text), text);
+        ck_assert_int_eq(sscanf(end + 5, "%lf", &e[n].score), 1);
+    }
+    return n;
+}
+
+/* A list's first entries are what there is without; scores fall; no hypothesis comes twice. */
+START_TEST(lists_of_hypotheses) {
+    enum { N = 3 };
+    static entry e[(LINES + 2) * N];
+    const char *in = text_file(kit_str("%s \n\n", mixed(0)));
+    program best = translate(trained_model(), "--input", in, "--beam", "5", "--scores");
+    program p = translate(trained_model(), "--input", in, "--beam", "5", "--n-best", "3");
+    check_status(best, 0);
+    check_status(p, 0);
+    int n = read_list(p.out, e, (LINES + 2) * N), several = 0;
+    for (int i = 0, line = 0; i < n; line++) {
+        ck_assert_int_eq(e[i].line, line);
+        ck_assert_str_eq(kit_str("%.6f\t%s", e[i].score, e[i].text), line_of(best.out, line + 1));
+        int first = i++;
+        for (; i < n && e[i].line == line; i++) {
+            ck_assert(e[i].score <= e[i - 1].score);
+            ck_assert_int_lt(i - first, N);
+            ck_assert_int_lt(line, LINES); /* a blank line has one */
+            several++;
+        }
+    }
+    ck_assert_int_eq(e[n - 1].line, LINES + 1);
+    ck_assert_int_ge(several, LINES);
+    /* The same from standard input, in other batches. */
+    program again = program_run(&(program_how){.input = in},
+                                (const char *const[]){"translate", trained_model(), "--threads",
+                                                      "1", "--device", "cpu", "--beam", "5",
+                                                      "--n-best", "3", "--batch", "4", NULL});
+    check_status(again, 0);
+    ck_assert_str_eq(again.out, p.out);
+}
+END_TEST
+
+/* The limit cuts all of them: there are some all the same. */
+START_TEST(lists_of_cut_hypotheses) {
+    static entry e[8];
+    program p = translate(trained_model(), "--input", text_file("ba ke li\nba\n"), "--beam", "4",
+                          "--n-best", "4", "--max-length", "1");
+    check_status(p, 0);
+    int n = read_list(p.out, e, 8);
+    ck_assert_int_ge(n, 2);
+    ck_assert_int_eq(e[0].line, 0);
+    ck_assert_int_eq(e[n - 1].line, 1);
+}
+END_TEST
+
+/* Scores are those of the model on the finished text, as training computes losses. */
+START_TEST(scores_are_the_models) {
+    enum { N = 4, LENGTH = 64 };
+    const char *text[] = {"ba ke", "li mo ba ke", "ke", "mo li ke ba li"};
+    bt_translate_options o = BT_TRANSLATE_DEFAULTS;
+    bt_translator *t;
+    o.device = "cpu";
+    o.threads = 1;
+    o.nbest = N;
+    o.length_penalty = 0.7;
+    kit_ok(bti_translator_open(trained_model(), &o, 1, &t));
+    for (int i = 0; i < 4; i++) {
+        bti_ids ids = {0};
+        int64_t cut = 0;
+        kit_ok(bti_translator_encode(t, 0, text[i], strlen(text[i]), &ids, &cut));
+        bti_source source = {ids.id, ids.count};
+        const bti_hypothesis *h;
+        int32_t count, target[N][LENGTH];
+        double score[N];
+        bti_sentence s[N];
+        kit_ok(bti_decoder_run(t->decoder, (const bti_source *const[]){&source}, 1, NULL));
+        kit_ok(bti_decoder_results(t->decoder, 0, &h, &count));
+        ck_assert_int_eq(count, N);
+        for (int k = 0; k < N; k++) { /* the losses take the decoder's memory */
+            ck_assert_int_lt(h[k].length, LENGTH - 1);
+            ck_assert_int_eq(h[k].cut, 0);
+            memcpy(target[k], h[k].ids, (size_t)h[k].length * sizeof(int32_t));
+            target[k][h[k].length] = t->decoding.end;
+            s[k] =
+                (bti_sentence){.ids = {ids.id, target[k]}, .count = {ids.count, h[k].length + 1}};
+            score[k] = h[k].score;
+        }
+        for (int k = 0; k < N; k++) {
+            bti_loss_sum sum = {0};
+            kit_ok(bti_losses_run(t->losses, &s[k], 1, &sum));
+            kit_near(score[k], -sum.nll / pow((double)s[k].count[1], 0.7), 1e-5);
+        }
+        bti_ids_free(&ids);
+    }
+    bt_translator_free(t);
 }
 END_TEST
 
@@ -282,7 +396,7 @@ START_TEST(wrong_numbers) {
     static const char *const wrong[] = {
         "--beam=0",        "--beam=-1",    "--beam=x",   "--beam=100000", "--batch=0",
         "--max-length=0",  "--threads=-1", "--memory=0", "--memory=abc",  "--length-penalty=nan",
-        "--device=abacus", "--nosuch"};
+        "--device=abacus", "--nosuch",     "--n-best=0", "--n-best=5"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         check_status(bantam("translate", model, wrong[i]), 2);
 }
@@ -313,6 +427,9 @@ END_TEST
 void add_translate(TCase *tc) {
     tcase_add_test(tc, lines_do_not_depend_on_the_batch);
     tcase_add_test(tc, same_lines_by_pipe_thread_and_file);
+    tcase_add_test(tc, lists_of_hypotheses);
+    tcase_add_test(tc, lists_of_cut_hypotheses);
+    tcase_add_test(tc, scores_are_the_models);
     tcase_add_test(tc, one_strange_line);
     tcase_add_test(tc, killed_half_way);
     tcase_add_test(tc, never_finished);

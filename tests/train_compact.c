@@ -1,6 +1,9 @@
 /* Compact gradients of tables compute what whole ones do: DESIGN.md 3.9. */
+#include "core/data/batcher.h"
 #include "core/train/checkpoint.h"
+#include "core/train/distinct.h"
 #include "tests/kit.h"
+#include "tests/toy.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"
 
@@ -133,6 +136,38 @@ START_TEST(small_vocabulary) {
 }
 END_TEST
 
+/* Room that an update does not fill changes no bit, though gradients are clipped: a run that is
+ * stopped early sees fewer updates when it is planned, and fewer ids. */
+START_TEST(room_to_spare) {
+    static const int64_t width[] = {32, 30, 12}; /* rows of odd lengths too */
+    mk_setup s = pairs(403);
+    double *state[2], norm[2] = {0, 0};
+    s.model.d_model = width[_i];
+    s.model.heads = 2;
+    s.engine.clip_norm = 1e-3;
+    s.plan.force_compact = 3;
+    s.plan.force_rows[0] = s.plan.force_rows[1] = 30;
+    int64_t rows[2], count;
+    for (int more = 0; more < 2; more++) {
+        bti_update_result r;
+        s.sentences = more ? 7 : 5;
+        mk_model m = mk_open(&s);
+        rows[more] = m.model->params.param[m.model->embed[0]].grad_rows;
+        for (int u = 1; u <= 3; u++) {
+            kit_ok(bti_engine_update(m.engine, s.sentence, 5, u, 1e-3, &r));
+            norm[more] += r.grad_norm;
+        }
+        state[more] = mk_state(&m, BTI_REGION_WEIGHTS, &count);
+        mk_close(&m);
+    }
+    ck_assert_int_lt(rows[0], rows[1]);
+    ck_assert(norm[0] == norm[1]);
+    ck_assert_mem_eq(state[0], state[1], (size_t)count * sizeof *state[0]);
+    free(state[0]);
+    free(state[1]);
+}
+END_TEST
+
 /* Fewer bytes: the tables' gradients shrink to the rows that an update touches, and the tables of
  * ids come in. */
 START_TEST(bytes) {
@@ -192,11 +227,60 @@ START_TEST(resumed) {
 }
 END_TEST
 
+/* What an update feeds to each side has as many distinct ids as plain counting finds. */
+START_TEST(distinct_ids) {
+    enum { VOCAB = 90, START = 1 };
+    static const int64_t sizes[] = {1, 7, 101}, vocab[2] = {VOCAB, VOCAB};
+    char *text[2] = {toy_text(101, 0), toy_text(101, 1)};
+    toy_place p;
+    bti_corpus *c;
+    toy_place_init(&p, text[0], text[1]);
+    kit_ok(toy_place_open(&p, &c));
+    free(text[0]);
+    free(text[1]);
+    for (int i = 0; i < 3; i++) {
+        bti_batcher *b;
+        bti_distinct d;
+        int64_t count, epoch = 0, most[2] = {0, 0};
+        const int64_t *pairs;
+        kit_ok(bti_batcher_new(c, sizes[i], BTI_BATCH_SENTENCES, 1, &b));
+        kit_ok(bti_distinct_new(vocab, START, &d));
+        for (int64_t u = 1; epoch < 3; u++) {
+            char seen[2][VOCAB] = {{0}};
+            kit_ok(bti_batcher_get(b, u, &pairs, &count, &epoch));
+            bti_distinct_update(&d);
+            for (int64_t k = 0; k < count; k++) {
+                int64_t n;
+                bti_distinct_pair(&d, c, pairs[k]);
+                const int32_t *x = bti_corpus_source(c, pairs[k], &n);
+                for (int64_t j = 0; j < n; j++) seen[0][x[j]] = 1;
+                x = bti_corpus_target(c, pairs[k], &n);
+                for (int64_t j = 0; j < n; j++) seen[1][j ? x[j - 1] : START] = 1;
+            }
+            for (int side = 0; side < 2; side++) {
+                int64_t n = 0;
+                for (int id = 0; id < VOCAB; id++) n += seen[side][id];
+                if (n > most[side]) most[side] = n;
+            }
+        }
+        for (int side = 0; side < 2; side++) {
+            ck_assert_int_gt(most[side], 3);
+            ck_assert_int_eq(bti_distinct_most(&d, side), most[side]);
+        }
+        bti_distinct_free(&d);
+        bti_batcher_free(b);
+    }
+    bti_corpus_free(c);
+}
+END_TEST
+
 void add_train_compact(TCase *tc) {
     tcase_add_loop_test(tc, exact, 0, 3);
     tcase_add_test(tc, ties);
     tcase_add_test(tc, full);
     tcase_add_test(tc, small_vocabulary);
+    tcase_add_loop_test(tc, room_to_spare, 0, 3);
     tcase_add_test(tc, bytes);
     tcase_add_test(tc, resumed);
+    if (strcmp(kit_backend(), "ref") == 0) tcase_add_test(tc, distinct_ids);
 }

@@ -18,7 +18,9 @@ enum { BLOCK_BYTES = 1 << 20, BLOCK_LINES = 4096, NUL_WARNINGS = 10 };
 typedef struct job {
     const cli_command *self;
     const char *in_name, *out_name;
-    int in, out, scores, ended;
+    int in, out, scores, json, ended;
+    int64_t nbest;   /* 0: plain lines */
+    int64_t before;  /* lines of earlier blocks */
     int write_error; /* errno of the write that failed */
     char *data;      /* read and not yet translated; one byte more for an end mark */
     size_t bytes, room;
@@ -55,14 +57,42 @@ static int write_all(int fd, const char *data, size_t bytes) {
     return 1;
 }
 
+/* Text inside a JSON string; at most six bytes for one. */
+static char *escape(char *to, const char *text) {
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 0x20)
+            to += sprintf(to, "\\u%04x", c);
+        else if (c == '"' || c == '\\')
+            *to++ = '\\', *to++ = *text;
+        else
+            *to++ = *text;
+    }
+    *to = 0;
+    return to;
+}
+
+/* Line numbers count from 0, as Moses and Marian have them. */
+static int format_line(const job *j, char *out, size_t room, int64_t line, const char *text,
+                       double score) {
+    if (j->json) {
+        int n = snprintf(out, room, "{\"line\": %lld, \"score\": %.6f, \"text\": \"",
+                         (long long)line, score);
+        char *end = escape(out + n, text);
+        return (int)(end + sprintf(end, "\"}\n") - out);
+    }
+    if (j->nbest > 0)
+        return snprintf(out, room, "%lld ||| %s ||| %.6f\n", (long long)line, text, score);
+    if (j->scores) return snprintf(out, room, "%.6f\t%s\n", score, text);
+    return snprintf(out, room, "%s\n", text);
+}
+
 static bt_status sink(void *user, size_t index, const char *text, double score) {
     job *j = user;
-    (void)index;
-    char *line = grow(j->text, &j->text_room, strlen(text) + 40, 1);
+    char *line = grow(j->text, &j->text_room, 6 * strlen(text) + 400, 1);
     if (line == NULL) return BT_ENOMEM;
     j->text = line;
-    int n = j->scores ? snprintf(line, j->text_room, "%.6f\t%s\n", score, text)
-                      : snprintf(line, j->text_room, "%s\n", text);
+    int n = format_line(j, line, j->text_room, j->before + (int64_t)index, text, score);
     if (write_all(j->out, line, (size_t)n)) return BT_OK;
     j->write_error = errno;
     return BT_EIO;
@@ -155,6 +185,7 @@ static int translate(job *j, bt_translator *translator) {
                 return fail(j, j->out_name, "cannot be written");
             }
             if (status != BT_OK) return cli_fail(j->self, status);
+            j->before += (int64_t)j->lines;
             memmove(j->data, j->data + used, j->bytes - used);
             j->bytes -= used;
         }
@@ -214,6 +245,9 @@ static int run(const cli_command *self, int argc, char **argv) {
         {"max-length", CLI_INT, &o.max_length, "N", "symbols of a translation at most", 1},
         {"batch", CLI_INT, &batch, "N", "sentences at once at most", 1},
         {"scores", CLI_FLAG, &j.scores, NULL, "score and tab before each translation", 0},
+        {"n-best", CLI_INT, &j.nbest, "N",
+         "N hypotheses a line, best first: LINE ||| TEXT ||| SCORE", 1},
+        {"json", CLI_FLAG, &j.json, NULL, "each as JSON: {\"line\", \"score\", \"text\"}", 0},
         {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
         {"memory", CLI_TEXT, &o.memory, "SIZE", "limit: 11GiB, 8000MB, auto (default)", 0},
         {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
@@ -223,6 +257,10 @@ static int run(const cli_command *self, int argc, char **argv) {
     o.beam = beam < 1 << 20 ? (int)beam : 1 << 20;
     o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    if (j.nbest > beam)
+        return cli_usage(self, "--n-best: %lld hypotheses of a beam of %lld", (long long)j.nbest,
+                         (long long)beam);
+    o.nbest = j.nbest > 0 ? (int)(j.nbest < 1 << 20 ? j.nbest : 1 << 20) : 1;
     o.stop = &cli_stop;
     cli_catch_signals();
     code = open_input(&j, input);
@@ -235,6 +273,9 @@ static int run(const cli_command *self, int argc, char **argv) {
     return close_files(&j, code);
 }
 
-const cli_command cli_translate = {"translate", "MODEL",
-                                   "translates text with a trained model, in input order", run,
-                                   "MODEL is a checkpoint or the output folder of a run.\n"};
+const cli_command cli_translate = {
+    "translate", "MODEL", "translates text with a trained model, in input order", run,
+    "MODEL is a checkpoint or the output folder of a run.\n"
+    "With --n-best, lines count from 0; a blank line has one empty "
+    "hypothesis, and a line\nwhose hypotheses were cut by the length "
+    "limit has those last.\n"};

@@ -7,6 +7,7 @@
 /* Tokens a sentence that room is planned for, beside one of full length. */
 #define PLANNED_SOURCE 64
 #define PLANNED_TARGET 48
+#define LOGIT_ROWS 256
 
 struct bti_decoder {
     bti_decoder_config cfg;
@@ -14,6 +15,7 @@ struct bti_decoder {
     bti_places places;
     bti_decode_staging staging; /* offsets in the region, `base` included */
     uint64_t base;
+    int64_t tile; /* of the device's stable rows; 0: none */
     bti_decode_shape caps;
     bti_layout layout;
     bti_program *plan, *program;
@@ -27,6 +29,7 @@ struct bti_decoder {
     int32_t *source_row; /* where each sentence of the batch begins, and its rows */
     int32_t *source_count;
     int32_t *limit;
+    bti_hypothesis *result; /* nbest */
 };
 
 void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, int32_t unk,
@@ -46,22 +49,25 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     int64_t source = length + (batch - 1) * min64(length, PLANNED_SOURCE);
     int64_t cache = beam * (length + (batch - 1) * min64(length, PLANNED_TARGET));
     bti_decode_shape s = {.sentences = batch,
-                          .source_rows = BTI_ROUND_TILE(source),
+                          .source_rows = bti_round_tile(source, d->tile),
                           .hypotheses = batch * beam,
-                          .hypothesis_rows = BTI_ROUND_TILE(batch * beam),
+                          .live_sentences = batch,
+                          .hypothesis_rows = bti_round_tile(batch * beam, d->tile),
                           .steps = length,
-                          .cache_rows = cache + BTI_DECODE_TILE,
+                          .cache_rows = cache + d->tile,
                           .candidates = min64(2 * beam, d->model->vocab[1])};
-    s.logit_rows = min64(s.hypothesis_rows, 8 * BTI_DECODE_TILE);
+    s.logit_rows = d->tile > 0 ? d->tile : min64(s.hypothesis_rows, LOGIT_ROWS);
     return s;
 }
+
+static int32_t nbest_of(const bti_decoder *d) { return d->cfg.nbest > 0 ? d->cfg.nbest : 1; }
 
 static bti_beam_config beam_config(const bti_decoder *d) {
     return (bti_beam_config){.beam = d->cfg.beam,
                              .candidates = (int32_t)d->caps.candidates,
                              .end = d->cfg.end,
                              .length_penalty = d->cfg.length_penalty,
-                             .nbest = 1,
+                             .nbest = nbest_of(d),
                              .max_sentences = (int32_t)d->caps.sentences,
                              .max_length = (int32_t)d->caps.steps};
 }
@@ -78,6 +84,7 @@ bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const
     d->model = m;
     d->places = *places;
     d->base = staging;
+    d->tile = info->row_tile;
     d->caps = caps_for(d, batch);
     bti_decode_staging_plan(&d->caps, align, &d->staging);
     for (int i = 0; i < BTI_DECODE_TABLES; i++) d->staging.at[i] += staging;
@@ -111,6 +118,7 @@ void bti_decoder_free(bti_decoder *d) {
     bti_free(d->source_row);
     bti_free(d->source_count);
     bti_free(d->limit);
+    bti_free(d->result);
     bti_program_free(d->plan);
     bti_program_free(d->program);
     bti_free(d->scratch);
@@ -124,7 +132,8 @@ uint64_t bti_decoder_host_bytes(const bti_decoder *d) {
     bti_beam_config beam = beam_config(d);
     uint64_t hyps = (uint64_t)d->caps.hypothesis_rows;
     return bti_beam_bytes(&beam) + d->staging.bytes + hyps * (uint64_t)d->caps.candidates * 8 +
-           2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12;
+           2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12 +
+           (uint64_t)nbest_of(d) * sizeof *d->result;
 }
 
 bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
@@ -141,8 +150,9 @@ bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
     d->source_row = bti_alloc(n, sizeof *d->source_row);
     d->source_count = bti_alloc(n, sizeof *d->source_count);
     d->limit = bti_alloc(n, sizeof *d->limit);
+    d->result = bti_alloc((size_t)nbest_of(d), sizeof *d->result);
     if (d->value == NULL || d->id == NULL || d->history[0] == NULL || d->history[1] == NULL ||
-        d->source_row == NULL || d->source_count == NULL || d->limit == NULL)
+        d->source_row == NULL || d->source_count == NULL || d->limit == NULL || d->result == NULL)
         return BT_ENOMEM;
     BT_TRY(arena->dev->ops->host_alloc(arena->dev, d->staging.bytes, &host));
     d->host = host;
@@ -163,9 +173,7 @@ int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source,
     for (; i < n && i - from < d->caps.sentences; i++) {
         rows += source[i]->count;
         cache += d->cfg.beam * limit_of(d, source[i]->count);
-        if (i > from &&
-            (rows > d->caps.source_rows || cache + BTI_DECODE_TILE > d->caps.cache_rows))
-            break;
+        if (i > from && (rows > d->caps.source_rows || cache + d->tile > d->caps.cache_rows)) break;
     }
     return i - from;
 }
@@ -204,15 +212,18 @@ static int64_t stage_source(bti_decoder *d, const bti_source *const *source, int
             rowpos[2 * row + 1] = (int32_t)j;
         }
     }
-    fill_tile(ids, rowpos, row, BTI_ROUND_TILE(row));
-    return BTI_ROUND_TILE(row);
+    int64_t rows = bti_round_tile(row, d->tile);
+    fill_tile(ids, rowpos, row, rows);
+    return rows;
 }
 
 /* Tables of a step: newest symbols, positions, and the cache rows that each hypothesis descends
- * from; this step's rows begin at `cache_row`. */
-static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_row) {
+ * from; this step's rows begin at `cache_row`. Gives how many sentences are live: their hypotheses
+ * lie together. */
+static int64_t stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_row) {
     int32_t *ids = table(d, BTI_DECODE_IDS), *rowpos = table(d, BTI_DECODE_ROWPOS);
-    int64_t steps = d->caps.steps, at = live->step;
+    int32_t *kidx = table(d, BTI_DECODE_KIDX), *cross = table(d, BTI_DECODE_SEQ_CROSS);
+    int64_t steps = d->caps.steps, at = live->step, sentences = 0;
     int32_t *old = d->history[(at + 1) % 2], *new = d->history[at % 2];
     for (int64_t i = 0; i < live->count; i++) {
         int32_t s = live->sentence[i], *rows = new + i *steps;
@@ -221,12 +232,15 @@ static void stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cache_
         rowpos[2 * i + 1] = (int32_t)at;
         if (live->row[i] >= 0) memcpy(rows, old + live->row[i] * steps, (size_t)at * sizeof *rows);
         rows[at] = (int32_t)(cache_row + i);
+        memcpy(kidx + i * (at + 1), rows, (size_t)(at + 1) * sizeof *rows);
         sequence(table(d, BTI_DECODE_SEQ_SELF) + i * BT_SEQ_COLS, i, 1, 0, at + 1, at);
-        sequence(table(d, BTI_DECODE_SEQ_CROSS) + i * BT_SEQ_COLS, i, 1, d->source_row[s],
-                 d->source_count[s], at);
+        if (i == 0 || s != live->sentence[i - 1])
+            sequence(cross + sentences++ * BT_SEQ_COLS, i, 0, d->source_row[s], d->source_count[s],
+                     at);
+        cross[(sentences - 1) * BT_SEQ_COLS + BT_SEQ_QUERY_COUNT]++;
     }
-    fill_tile(ids, rowpos, live->count, BTI_ROUND_TILE(live->count));
-    memcpy(table(d, BTI_DECODE_KIDX), new, (size_t)(live->count * steps) * sizeof *new);
+    fill_tile(ids, rowpos, live->count, bti_round_tile(live->count, d->tile));
+    return sentences;
 }
 
 static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sentences,
@@ -236,13 +250,14 @@ static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sen
     shape.sentences = sentences;
     shape.source_rows = source_rows;
     shape.hypotheses = live->count;
-    shape.hypothesis_rows = BTI_ROUND_TILE(live->count);
+    shape.hypothesis_rows = bti_round_tile(live->count, d->tile);
     shape.cache_row = cache_row;
-    stage_step(d, live, cache_row);
+    shape.live_sentences = stage_step(d, live, cache_row);
+    shape.steps = live->step + 1;
     bt_dev *dev = d->arena->dev;
     bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base);
     uint64_t used = d->staging.at[BTI_DECODE_KIDX] - d->base +
-                    (uint64_t)(live->count * d->caps.steps) * sizeof(int32_t);
+                    (uint64_t)(live->count * shape.steps) * sizeof(int32_t);
     const bt_dev_ops *ops = dev->ops;
     BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host, used));
     BT_TRY(bti_model_emit_decode(d->program, d->model, &d->places, &d->staging, &shape,
@@ -271,9 +286,17 @@ bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64
         cache_row += live.count;
         BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && best != NULL; i++) {
+        const bti_hypothesis *result;
         int32_t count;
-        BT_TRY(bti_beam_results(d->beam, (int32_t)i, &best[i], &count));
+        BT_TRY(bti_decoder_results(d, i, &result, &count));
+        best[i] = result[0];
     }
     return BT_OK;
+}
+
+bt_status bti_decoder_results(bti_decoder *d, int64_t i, const bti_hypothesis **out,
+                              int32_t *count) {
+    *out = d->result;
+    return bti_beam_results(d->beam, (int32_t)i, d->result, count);
 }

@@ -12,6 +12,7 @@
 
 typedef struct bti_decoder_config {
     int32_t beam;
+    int32_t nbest; /* hypotheses wanted of a sentence, at most the beam; 0: the best one */
     double length_penalty;
     int64_t max_length; /* symbols of a translation; 0: twice the source's and 10 more */
     int64_t length;     /* most ids of a sentence, either side, end symbol included */
@@ -49,8 +50,13 @@ typedef struct bti_source {
 /* How many sentences from `from` on one batch takes, at least one. */
 int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source, int64_t from,
                           int64_t n);
-/* Translates one batch, as bti_decoder_batch gives it; best[i] is valid until the next run. */
+/* Translates one batch, as bti_decoder_batch gives it; best[i] (best may be NULL) is valid until
+ * the next run. */
 bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64_t n,
                           bti_hypothesis *best);
+/* The hypotheses of sentence i of that batch, at most nbest: those that ended, best first, then
+ * those that the length limit cut. Valid until the next run or call. */
+bt_status bti_decoder_results(bti_decoder *d, int64_t i, const bti_hypothesis **out,
+                              int32_t *count);
 
 #endif

@@ -104,8 +104,7 @@ static bt_status plan(bt_translator *t) {
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
     t->places =
         (bti_places){.position_rows = bti_model_sinusoid_rows(t->model, t->cfg->data.max_length)};
-    BT_TRY(t->with_losses ? bti_device_warm(t->dev, t->model, 4096, 256)
-                          : bti_device_warm(t->dev, t->model, BTI_DECODE_TILE, BTI_DECODE_TILE));
+    BT_TRY(bti_device_warm(t->dev, t->model, t->with_losses ? 4096 : 0, 256));
     BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &memory));
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
     for (;; batch /= 2) {
@@ -160,6 +159,7 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
         BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
     bti_special_ids s = bti_tokenizer_specials(t->tokenizer[1]);
     t->decoding = (bti_decoder_config){.beam = t->options.beam,
+                                       .nbest = t->options.nbest,
                                        .length_penalty = t->options.length_penalty,
                                        .max_length = t->options.max_length,
                                        .length = t->cfg->data.max_length,
@@ -180,6 +180,9 @@ bt_status bti_translator_open(const char *model, const bt_translate_options *opt
     if (options->beam < 1 || options->beam > MAX_BEAM)
         return bti_fail(BT_EUSAGE, "beam: %d is not a whole number from 1 to %d", options->beam,
                         MAX_BEAM);
+    if (options->nbest < 0 || options->nbest > options->beam)
+        return bti_fail(BT_EUSAGE, "n-best: %d is not a whole number from 1 to the beam, %d",
+                        options->nbest, options->beam);
     if (options->batch < 0 || options->max_length < 0)
         return bti_fail(BT_EUSAGE, "batch and max_length must be at least 0");
     bt_translator *t = bti_alloc(1, sizeof *t);
@@ -218,14 +221,32 @@ void bt_translator_free(bt_translator *t) {
 
 /* ---- a call ------------------------------------------------------------------------------ */
 
+typedef struct translation {
+    char *text;
+    double score;
+} translation;
+
 /* One line of a call. */
 typedef struct line {
     bti_source source; /* of ids; none for a blank line */
     bti_ids ids;       /* with the end symbol */
     size_t index;      /* in the call */
-    char *text;        /* its translation, once done */
-    double score;
+    translation *best; /* once done, best first */
+    int32_t count;     /* of them; 0: not done */
 } line;
+
+static bt_status line_make_room(line *l, int32_t count) {
+    l->best = bti_alloc((size_t)count, sizeof *l->best);
+    if (l->best == NULL) return BT_ENOMEM;
+    l->count = count;
+    return BT_OK;
+}
+
+static void line_free(line *l) {
+    for (int32_t i = 0; i < l->count; i++) bti_free(l->best[i].text);
+    bti_free(l->best);
+    bti_ids_free(&l->ids);
+}
 
 /* Text with every byte that is not UTF-8 replaced by U+FFFD and 00 by a space; NULL in *out
  * when all is well. */
@@ -307,8 +328,11 @@ static void say_unknown(bt_translator *t) {
 
 /* Hands over what is done, in order, from *next on. */
 static bt_status hand_over(line *lines, size_t count, size_t *next, bt_sink_fn sink, void *user) {
-    for (; *next < count && lines[*next].text != NULL; (*next)++)
-        BT_TRY(sink(user, *next, lines[*next].text, lines[*next].score));
+    for (; *next < count && lines[*next].count > 0; (*next)++) {
+        const line *l = &lines[*next];
+        for (int32_t i = 0; i < l->count; i++)
+            BT_TRY(sink(user, *next, l->best[i].text, l->best[i].score));
+    }
     return BT_OK;
 }
 
@@ -316,19 +340,31 @@ static bt_status hand_over(line *lines, size_t count, size_t *next, bt_sink_fn s
 typedef struct call {
     line *lines, **sorted;
     const bti_source **source;
-    bti_hypothesis *best;
     size_t count, next; /* next: first line not handed over */
     int64_t n;          /* lines that are not blank */
 } call;
 
 static bt_status translate_batch(bt_translator *t, call *c, int64_t at, int64_t take) {
-    BT_TRY(bti_decoder_run(t->decoder, c->source + at, take, c->best));
+    BT_TRY(bti_decoder_run(t->decoder, c->source + at, take, NULL));
     for (int64_t i = 0; i < take; i++) {
         line *l = c->sorted[at + i];
-        l->score = c->best[i].score;
-        BT_TRY(bti_tokenizer_decode(t->tokenizer[1], c->best[i].ids, c->best[i].length, &l->text));
+        const bti_hypothesis *h;
+        int32_t count;
+        BT_TRY(bti_decoder_results(t->decoder, i, &h, &count));
+        BT_TRY(line_make_room(l, count));
+        for (int32_t k = 0; k < count; k++) {
+            l->best[k].score = h[k].score;
+            BT_TRY(bti_tokenizer_decode(t->tokenizer[1], h[k].ids, h[k].length, &l->best[k].text));
+        }
     }
     return BT_OK;
+}
+
+/* What a blank line gives. */
+static bt_status translate_nothing(line *l) {
+    BT_TRY(line_make_room(l, 1));
+    l->best[0].text = bti_strdup("");
+    return l->best[0].text == NULL ? BT_ENOMEM : BT_OK;
 }
 
 static bt_status translate_all(bt_translator *t, call *c, bt_sink_fn sink, void *user) {
@@ -338,8 +374,8 @@ static bt_status translate_all(bt_translator *t, call *c, bt_sink_fn sink, void 
         l->source = (bti_source){l->ids.id, l->ids.count};
         if (l->ids.count > 0)
             c->sorted[c->n++] = l;
-        else if ((l->text = bti_strdup("")) == NULL)
-            return BT_ENOMEM;
+        else
+            BT_TRY(translate_nothing(l));
     }
     qsort(c->sorted, (size_t)c->n, sizeof *c->sorted, shorter);
     for (int64_t i = 0; i < c->n; i++) c->source[i] = &c->sorted[i]->source;
@@ -359,11 +395,8 @@ bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, 
     call c = {.count = count,
               .lines = bti_alloc(count, sizeof *c.lines),
               .sorted = bti_alloc(count, sizeof *c.sorted),
-              .source = bti_alloc(count, sizeof *c.source),
-              .best = bti_alloc(count, sizeof *c.best)};
-    bt_status status = c.lines == NULL || c.sorted == NULL || c.source == NULL || c.best == NULL
-                           ? BT_ENOMEM
-                           : BT_OK;
+              .source = bti_alloc(count, sizeof *c.source)};
+    bt_status status = c.lines == NULL || c.sorted == NULL || c.source == NULL ? BT_ENOMEM : BT_OK;
     for (size_t i = 0; i < count && status == BT_OK; i++)
         status = encode_line(t, text[i], &c.lines[i], &repaired, &cut);
     say_unknown(t);
@@ -374,11 +407,7 @@ bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, 
         bti_log(BT_LOG_WARN, "%lld lines are longer than data.max_length %lld and are cut",
                 (long long)cut, (long long)t->cfg->data.max_length);
     if (status == BT_OK) status = translate_all(t, &c, sink, user);
-    for (size_t i = 0; c.lines != NULL && i < count; i++) {
-        bti_ids_free(&c.lines[i].ids);
-        bti_free(c.lines[i].text);
-    }
-    bti_free(c.best);
+    for (size_t i = 0; c.lines != NULL && i < count; i++) line_free(&c.lines[i]);
     bti_free(c.source);
     bti_free(c.sorted);
     bti_free(c.lines);

@@ -17,6 +17,7 @@ static void gemm(bti_build *b, bti_ref a, int trans_a, bti_ref w, int trans_b, b
     bti_emit(b->p, BT_OP_GEMM, BTI_OPERANDS([BT_GEMM_A] = a, [BT_GEMM_B] = w, [BT_GEMM_C] = c),
              &(bt_op_params){.gemm = {.trans_a = (uint8_t)trans_a,
                                       .trans_b = (uint8_t)trans_b,
+                                      .stable_rows = b->stable_rows,
                                       .alpha = 1,
                                       .beta = beta}},
              0);

@@ -14,7 +14,8 @@ typedef struct bti_build {
     bti_tid sinusoids;
     bti_tid memory, dmemory; /* encoder output and its gradient, 0: nothing below learns */
     int memory_written;      /* dmemory has a first writer */
-    int64_t row_tile;        /* > 0: products run in tiles of this many rows, see decode.h */
+    uint8_t stable_rows;     /* products y = x w^T keep rows apart, see decode.h */
+    int64_t row_tile;        /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
     uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;

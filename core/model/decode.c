@@ -28,6 +28,10 @@ static void table_size(const bti_decode_shape *s, int table, int64_t *rows, int6
         *rows = s->hypothesis_rows;
         *cols = 2;
         break;
+    case BTI_DECODE_SEQ_CROSS:
+        *rows = s->live_sentences;
+        *cols = BT_SEQ_COLS;
+        break;
     case BTI_DECODE_KIDX:
         *cols = s->steps;
         break;
@@ -106,17 +110,18 @@ static void best_symbols(decoding *d, bti_tid hidden, const int32_t *forbid,
     bti_tid logits = bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->dtype,
                                     chunk, b->m->vocab[1]);
     bti_loop_begin(p);
-    for (int64_t at = 0; at < rows; at += BTI_DECODE_TILE) {
-        bti_ref z = bti_rows(bti_all(p, logits), at % chunk, BTI_DECODE_TILE);
+    for (int64_t at = 0; at < rows; at += chunk) {
+        int64_t n = rows - at < chunk ? rows - at : chunk;
+        bti_ref z = bti_rows(bti_all(p, logits), 0, n);
         bti_emit(p, BT_OP_GEMM,
-                 BTI_OPERANDS([BT_GEMM_A] = bti_rows(bti_all(p, hidden), at, BTI_DECODE_TILE),
+                 BTI_OPERANDS([BT_GEMM_A] = bti_rows(bti_all(p, hidden), at, n),
                               [BT_GEMM_B] = bti_weight(b, b->m->generator.w), [BT_GEMM_C] = z),
-                 &(bt_op_params){.gemm = {.trans_b = 1, .alpha = 1}}, 0);
+                 &(bt_op_params){.gemm = {.trans_b = 1, .stable_rows = 1, .alpha = 1}}, 0);
         bti_emit(
             p, BT_OP_TOPK,
             BTI_OPERANDS([BT_TOPK_LOGITS] = z, [BT_TOPK_BIAS] = bti_weight(b, b->m->generator.b),
-                         [BT_TOPK_VALUE] = bti_rows(bti_all(p, out->value), at, BTI_DECODE_TILE),
-                         [BT_TOPK_ID] = bti_rows(bti_all(p, out->id), at, BTI_DECODE_TILE)),
+                         [BT_TOPK_VALUE] = bti_rows(bti_all(p, out->value), at, n),
+                         [BT_TOPK_ID] = bti_rows(bti_all(p, out->id), at, n)),
             &params, 0);
         bti_loop_next(p);
     }
@@ -153,7 +158,8 @@ bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_pl
                         .m = m,
                         .dtype = m->params.dtype,
                         .acc = bti_dtype_acc(m->params.dtype),
-                        .row_tile = BTI_DECODE_TILE},
+                        .stable_rows = 1,
+                        .row_tile = p->info.row_tile},
                   .shape = shape,
                   .cache = scratch,
                   .cross = scratch + m->cfg.decoder_layers};

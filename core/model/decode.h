@@ -5,16 +5,18 @@
  * self attention live all through it. A step's new cache rows go behind those of earlier steps and
  * never move: hypotheses hold indices of the rows that they descend from.
  *
- * A translated line's bits must not depend on its neighbours, and a library may sum a row's
- * products in another order when there are more rows: so every product runs in tiles of
- * BTI_DECODE_TILE rows, and rows are filled up to whole tiles with rows that nobody reads. */
+ * A translated line's bits must not depend on its neighbours: every product asks for stable rows.
+ * Where the device keeps them in tiles only (info.row_tile), products run in such tiles, and rows
+ * are filled up to whole ones with rows that nobody reads. */
 #ifndef BANTAM_MODEL_DECODE_H
 #define BANTAM_MODEL_DECODE_H
 
 #include "core/model/model.h"
 
-#define BTI_DECODE_TILE 32
-#define BTI_ROUND_TILE(rows) (((rows) + BTI_DECODE_TILE - 1) / BTI_DECODE_TILE * BTI_DECODE_TILE)
+/* Rows up to whole tiles; 0 is no tile. */
+static inline int64_t bti_round_tile(int64_t rows, int64_t tile) {
+    return tile > 0 ? (rows + tile - 1) / tile * tile : rows;
+}
 
 typedef enum bti_decode_table {
     BTI_DECODE_SOURCE_IDS,    /* source rows x 1 */
@@ -23,20 +25,21 @@ typedef enum bti_decode_table {
     BTI_DECODE_IDS,           /* hypothesis rows x 1 */
     BTI_DECODE_ROWPOS,        /* hypothesis rows x 2 */
     BTI_DECODE_SEQ_SELF,      /* hypotheses x BT_SEQ_COLS */
-    BTI_DECODE_SEQ_CROSS,     /* hypotheses x BT_SEQ_COLS */
+    BTI_DECODE_SEQ_CROSS,     /* live sentences x BT_SEQ_COLS: their hypotheses share the keys */
     BTI_DECODE_KIDX,          /* hypotheses x steps: cache rows */
     BTI_DECODE_TABLES
 } bti_decode_table;
 
-/* A batch and a step of it, or caps. Rows are multiples of the tile. */
+/* A batch and a step of it, or caps. Rows are multiples of the device's row tile. */
 typedef struct bti_decode_shape {
     int64_t sentences, source_rows;
     int64_t hypotheses, hypothesis_rows;
-    int64_t steps;      /* columns of kidx */
-    int64_t cache_rows; /* of each cache, tile to spare included */
-    int64_t cache_row;  /* where this step's rows go */
-    int64_t candidates; /* best symbols wanted for each hypothesis */
-    int64_t logit_rows; /* of a chunk of the output layer, a multiple of the tile */
+    int64_t live_sentences; /* that have hypotheses in this step */
+    int64_t steps;          /* columns of kidx: steps up to this one */
+    int64_t cache_rows;     /* of each cache, a tile to spare included */
+    int64_t cache_row;      /* where this step's rows go */
+    int64_t candidates;     /* best symbols wanted for each hypothesis */
+    int64_t logit_rows;     /* of a chunk of the output layer; where there is a row tile, that */
 } bti_decode_shape;
 
 typedef struct bti_decode_staging {

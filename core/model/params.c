@@ -59,6 +59,7 @@ bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
             if (kind == FROZEN) continue;
             BT_TRY(take(&grad_at, (uint64_t)(p->grad_rows * p->cols) * size, alignment, heap,
                         p->name, &p->grad_address));
+            p->grad_end = align_up(grad_at, alignment);
         }
         if (kind == DENSE) t->dense_bytes = align_up(at, alignment);
         if (kind == COMPACT) t->trained = align_up(at, alignment);

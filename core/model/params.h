@@ -16,6 +16,7 @@ typedef struct bti_param {
     bti_init init;
     uint64_t address;      /* bytes from the start of the weights and of each of the two moments */
     uint64_t grad_address; /* and of the gradients; the same where the gradient is not compact */
+    uint64_t grad_end;     /* its end, up to the alignment: what is left over stays zero */
     int64_t grad_rows;     /* rows of its gradient: `rows`, or what a compact one has room for */
     int compact;           /* its gradient has a row for each distinct id of an update */
     int frozen;            /* keeps its value: it has no gradient and no moments */

@@ -19,26 +19,39 @@ static bti_ref flat(bti_program *p, const bti_update_step *step, bti_region regi
         p, bti_tensor_fixed(p, region_name[region], region, at, step->model->params.dtype, 1, n));
 }
 
-/* Sums of squares over all gradients; rows of a compact one that no id has are zero. */
-static bti_tid emit_sums(bti_program *p, const bti_update_step *step) {
+/* Sums of squares of gradients from `at` to `end`, a piece for each heap, into rows of `part` from
+ * *row on; no part: only counts them. */
+static void emit_sums(bti_program *p, const bti_update_step *step, uint64_t at, uint64_t end,
+                      bti_tid part, int64_t *row) {
+    uint64_t size = bti_dtype_size(step->model->params.dtype);
+    for (int64_t n; at < end; at += (uint64_t)n * size) {
+        n = piece_of(step, at, end);
+        if (part)
+            bti_emit(p, BT_OP_SUMSQ,
+                     BTI_OPERANDS([BT_SUMSQ_X] = flat(p, step, BTI_REGION_GRADIENTS, at, n),
+                                  [BT_SUMSQ_PART] = bti_rows(bti_all(p, part), *row, blocks_of(n))),
+                     &(bt_op_params){0}, 0);
+        *row += blocks_of(n);
+    }
+}
+
+/* The same for all gradients. Each compact one begins a block of its own: its rows that no id has
+ * are zero, so that the sums do not depend on how many there are. */
+static int64_t emit_all_sums(bti_program *p, const bti_update_step *step, bti_tid part) {
     const bti_params *t = &step->model->params;
-    uint64_t size = bti_dtype_size(t->dtype);
-    int64_t blocks = 0, n;
-    for (uint64_t at = 0; at < t->grad_bytes; at += (uint64_t)n * size) {
-        n = piece_of(step, at, t->grad_bytes);
-        blocks += blocks_of(n);
-    }
-    bti_tid part = bti_tensor_new(p, "partial sums", -1, BTI_KIND_WORKSPACE, BTI_CLASS_NONE,
-                                  bti_dtype_acc(t->dtype), blocks, 2);
     int64_t row = 0;
-    for (uint64_t at = 0; at < t->grad_bytes; at += (uint64_t)n * size) {
-        n = piece_of(step, at, t->grad_bytes);
-        bti_emit(p, BT_OP_SUMSQ,
-                 BTI_OPERANDS([BT_SUMSQ_X] = flat(p, step, BTI_REGION_GRADIENTS, at, n),
-                              [BT_SUMSQ_PART] = bti_rows(bti_all(p, part), row, blocks_of(n))),
-                 &(bt_op_params){0}, 0);
-        row += blocks_of(n);
-    }
+    emit_sums(p, step, 0, t->dense_bytes, part, &row);
+    for (int32_t i = 0; i < t->count; i++)
+        if (t->param[i].compact)
+            emit_sums(p, step, t->param[i].grad_address, t->param[i].grad_end, part, &row);
+    return row;
+}
+
+static bti_tid emit_norm(bti_program *p, const bti_update_step *step) {
+    bti_tid part =
+        bti_tensor_new(p, "partial sums", -1, BTI_KIND_WORKSPACE, BTI_CLASS_NONE,
+                       bti_dtype_acc(step->model->params.dtype), emit_all_sums(p, step, 0), 2);
+    emit_all_sums(p, step, part);
     return part;
 }
 
@@ -69,7 +82,7 @@ bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step) {
     bti_ref scalars =
         bti_all(p, bti_tensor_fixed(p, "scalars", BTI_REGION_CONSTANT, step->places->scalars,
                                     bti_dtype_acc(t->dtype), 1, BT_SCALAR_COUNT));
-    bti_tid part = emit_sums(p, step);
+    bti_tid part = emit_norm(p, step);
     bti_emit(p, BT_OP_UPDATE_SCALARS,
              BTI_OPERANDS([BT_UPDATE_SCALARS_PART] = bti_all(p, part), [BT_UPDATE_SCALARS_SCALARS] =
                                                                            scalars),

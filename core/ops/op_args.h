@@ -65,9 +65,13 @@ typedef enum bt_act { BT_ACT_NONE, BT_ACT_RELU, BT_ACT_GELU } bt_act; /* gelu: x
  * C m x n. beta 0: C is not read. alpha 0: A and B are not read. k = 0: C = beta C.
  * Accumulates in fp32 at least (fp64 for fp64).
  * Batched: for i < batch0, j < batch1 the matrices at element offsets i*X0 + j*X1 from the views;
- * batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap. */
+ * batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap.
+ * stable_rows (trans_a 0, trans_b 1, no batch): the bits of each row of C depend on that row of A
+ * (and of C, beta not 0) and on B only, never on how many rows there are, on the row's place or on
+ * the number of threads. A device whose info.row_tile is not 0 keeps this in calls of exactly so
+ * many rows, and gets no others. */
 typedef struct bt_gemm_params {
-    uint8_t trans_a, trans_b;
+    uint8_t trans_a, trans_b, stable_rows;
     double alpha, beta;
     int64_t batch0, batch1;
     int64_t a0, a1, b0, b1, c0, c1;
@@ -214,9 +218,9 @@ typedef struct bt_update_scalars_params {
  *   w = w * (1 - lr * weight_decay) (decoupled only) - lr * (m / c1) / (sqrt(v / c2) + eps)
  * (Kingma and Ba 2015; decoupled: Loshchilov and Hutter 2019; both as torch.optim has them.) */
 /* adamw_rows: the same step over a table, V x C, whose gradient is compact: row k of g, K x C, is
- * the gradient of row index[k] of w, m and v; the gradient of every other row is zero. index: K x 1,
- * ascending; entries of V and more are padding, and their rows of g are not read. One pass over the
- * table: w, m and v are read and written once. */
+ * the gradient of row index[k] of w, m and v; the gradient of every other row is zero. index: K x
+ * 1, ascending; entries of V and more are padding, and their rows of g are not read. One pass over
+ * the table: w, m and v are read and written once. */
 typedef struct bt_adamw_params {
     double beta1, beta2, eps, weight_decay;
     uint8_t decoupled;

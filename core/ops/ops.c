@@ -117,6 +117,8 @@ static bt_status check_gemm(const bt_call *call) {
         return bad(call, -1, "negative batch offset");
     if ((g->batch0 > 1 && g->c0 == 0) || (g->batch1 > 1 && g->c1 == 0))
         return bad(call, BT_GEMM_C, "the matrices of a batch overlap");
+    if (g->stable_rows && (g->trans_a || !g->trans_b || g->batch0 > 1 || g->batch1 > 1))
+        return bad(call, -1, "stable rows want op(A) = A, op(B) = B^T and no batch");
     return BT_OK;
 }
 
@@ -358,8 +360,17 @@ uint64_t bti_op_count(bt_op op) {
     return (unsigned)op < BT_OP_COUNT ? atomic_load_explicit(&counts[op], memory_order_relaxed) : 0;
 }
 
+/* A device that has a row tile promises nothing for other numbers of rows. */
+static bt_status check_row_tile(const bt_dev_info *info, const bt_call *call) {
+    if (call->op != BT_OP_GEMM || !call->p.gemm.stable_rows || info->row_tile == 0) return BT_OK;
+    if (call->t[BT_GEMM_C].rows == (int64_t)info->row_tile) return BT_OK;
+    return bad(call, BT_GEMM_C, "stable rows come in tiles of %u on this device",
+               (unsigned)info->row_tile);
+}
+
 bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     BT_TRY(bti_op_check(call));
+    BT_TRY(check_row_tile(&dev->info, call));
     atomic_fetch_add_explicit(&counts[call->op], 1, memory_order_relaxed);
     bt_op_fn slot = dev->op[call->op];
     if (slot != NULL) return slot(dev, stream, call);

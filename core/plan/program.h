@@ -112,7 +112,7 @@ typedef struct bti_program {
     bti_tid *made;
     int32_t wanted_count, wanted_capacity, made_count, made_capacity;
     int32_t at_layer, below; /* of the ops that are emitted now, see bti_program_at */
-    int32_t sweeps; /* inputs of layers among the wanted */
+    int32_t sweeps;          /* inputs of layers among the wanted */
 } bti_program;
 
 /* An empty program for a device like `info`. */

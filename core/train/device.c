@@ -74,26 +74,36 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
 
 #define WARM_ROWS 4096
 
+/* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x. A library packs no
+ * more than some hundred of a weight's rows at a time in the first two. */
+static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n) {
+    int64_t d = m->cfg.d_model;
+    if (kind < 2 && n > WARM_ROWS) n = WARM_ROWS;
+    int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
+    bt_call call = {.op = BT_OP_GEMM};
+    for (int k = 0; k < 3; k++)
+        call.t[k] = (bt_view){.rows = shape[kind][2 * k],
+                              .cols = shape[kind][2 * k + 1],
+                              .ld = shape[kind][2 * k + 1],
+                              .dtype = m->params.dtype};
+    call.p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = kind == 2, .trans_b = kind == 0};
+    return call;
+}
+
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
     int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
-    bt_call call[6];
+    int64_t decoding = dev->info.row_tile > 0 ? dev->info.row_tile : logit_rows;
+    bt_call call[8];
+    size_t n = 0;
     if (dev->ops->warm == NULL) return BT_OK;
-    memset(call, 0, sizeof call);
-    for (int i = 0; i < 6; i++) {
-        /* y = x w^T, dx = dy w, dw = dy^T x: for the widest layer, then for the output. A library
-         * packs no more than some hundred of a weight's rows at a time in the first two. */
-        int64_t r = i < 3 ? rows : logit_rows, n = i < 3 ? wide : m->vocab[1];
-        if (i % 3 < 2 && n > WARM_ROWS) n = WARM_ROWS;
-        int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
-        call[i].op = BT_OP_GEMM;
-        for (int k = 0; k < 3; k++)
-            call[i].t[k] = (bt_view){.rows = shape[i % 3][2 * k],
-                                     .cols = shape[i % 3][2 * k + 1],
-                                     .ld = shape[i % 3][2 * k + 1],
-                                     .dtype = m->params.dtype};
-        call[i].p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = i % 3 == 2, .trans_b = i % 3 == 0};
+    for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
+        int64_t width = out ? m->vocab[1] : wide;
+        call[n] = product_of(m, 0, decoding, width);
+        call[n++].p.gemm.stable_rows = 1;
+        for (int kind = 0; kind < 3 && rows > 0; kind++)
+            call[n++] = product_of(m, kind, out ? logit_rows : rows, width);
     }
-    return dev->ops->warm(dev, call, 6);
+    return dev->ops->warm(dev, call, n);
 }
 
 bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti_budget *out) {

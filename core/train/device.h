@@ -39,7 +39,8 @@ typedef struct bti_budget {
  * more, but no more than half of what is free. */
 bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti_budget *out);
 
-/* Warms the device's libraries for products of up to `rows` rows of this model. */
+/* Warms the device's libraries for products of this model: of decoding, and with `rows` > 0 of
+ * training with up to so many rows. */
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows);
 
 #endif

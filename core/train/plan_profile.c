@@ -33,32 +33,28 @@ struct bti_prober {
 /* ---- the model of few layers ------------------------------------------------------------------
  */
 
-static int32_t shrink_stack(bti_prober *p, int32_t from, int32_t to, int32_t at) {
-    const bti_model *m = p->model;
-    int32_t n = to - from;
-    int all = n <= FEW || bti_params_frozen(&m->params) > 0; /* then layers are not alike */
+/* Layers from .. to-1 in segments of k: the first, a middle and the last segment stand for all. */
+static int32_t shrink_stack(bti_prober *p, int32_t from, int32_t to, int32_t k, int32_t at) {
+    int32_t last = (to - from - 1) / k, end = at;
+    int all = last < FEW || bti_params_frozen(&p->model->params) > 0; /* these are not alike */
     for (int32_t i = from; i < to; i++) {
-        int32_t k = all ? i - from : i == from ? 0 : i + 1 == to ? FEW - 1 : 1;
-        p->stands_for[i] = at + k;
-        p->few.layer[at + k] = m->layer[i];
-        p->few.layer[at + k].index = at + k;
+        int32_t n = (i - from) / k, few = all ? n : n == 0 ? 0 : n == last ? FEW - 1 : 1;
+        int32_t to_layer = at + few * k + (i - from) % k;
+        p->stands_for[i] = to_layer;
+        p->few.layer[to_layer] = p->model->layer[i];
+        p->few.layer[to_layer].index = to_layer;
+        if (to_layer >= end) end = to_layer + 1;
     }
-    return at + (all ? n : FEW);
+    return end;
 }
 
-static bt_status make_few(bti_prober *p) {
+static void make_few(bti_prober *p, int32_t segment) {
     const bti_model *m = p->model;
-    size_t n = (size_t)m->layers;
-    p->few = *m;
-    p->few.layer = bti_alloc(n, sizeof *p->few.layer);
-    p->stands_for = bti_alloc(n, sizeof *p->stands_for);
-    if (p->few.layer == NULL || p->stands_for == NULL) return BT_ENOMEM;
-    int32_t encoder = (int32_t)m->cfg.encoder_layers;
-    int32_t at = shrink_stack(p, 0, encoder, 0);
+    int32_t encoder = (int32_t)m->cfg.encoder_layers, k = segment > 1 ? segment : 1;
+    int32_t at = shrink_stack(p, 0, encoder, k, 0);
     p->few.cfg.encoder_layers = at;
-    p->few.layers = shrink_stack(p, encoder, m->layers, at);
+    p->few.layers = shrink_stack(p, encoder, m->layers, k, at);
     p->few.cfg.decoder_layers = p->few.layers - at;
-    return BT_OK;
 }
 
 bt_status bti_prober_new(const bti_model *m, const bt_planning *planning, const bt_dev_info *info,
@@ -74,9 +70,12 @@ bt_status bti_prober_new(const bti_model *m, const bt_planning *planning, const 
     p->kept = bti_alloc(n, sizeof *p->kept);
     p->peak = bti_alloc(n, sizeof *p->peak);
     p->seconds = bti_alloc(n, sizeof *p->seconds);
+    p->few = *m;
+    p->few.layer = bti_alloc(n, sizeof *p->few.layer);
+    p->stands_for = bti_alloc(n, sizeof *p->stands_for);
     bt_status status = BT_ENOMEM;
-    if (p->keep && p->kept && p->peak && p->seconds) status = make_few(p);
-    if (status == BT_OK) status = bti_program_new("probe", planning, info, &p->program);
+    if (p->keep && p->kept && p->peak && p->seconds && p->few.layer && p->stands_for)
+        status = bti_program_new("probe", planning, info, &p->program);
     if (status != BT_OK) {
         bti_prober_free(p);
         return status;
@@ -106,15 +105,13 @@ void bti_prober_free(bti_prober *p) {
 /* ---- one probe --------------------------------------------------------------------------------
  */
 
-/* Segments reach over layers, so that no few of them stand for all. */
-static const bti_model *model_of(const bti_prober *p, const bti_probe *q) {
-    return q->level == BTI_LEVEL_SEGMENTS ? p->model : &p->few;
-}
-
-static bt_status emit(bti_prober *p, const bti_probe *q, const bti_shape *shape) {
-    const bti_model *m = model_of(p, q);
+/* `odd`: where edges are looked at, the layers that keep all. */
+static bt_status emit(bti_prober *p, const bti_probe *q, const bti_shape *shape, int odd) {
+    const bti_model *m = &p->few;
     int64_t chunk = q->logit_rows < shape->rows[1] ? q->logit_rows : shape->rows[1];
     bti_level_fill(m, q->level, 0, m->layers, q->segment, p->keep);
+    for (int32_t i = odd ? 0 : 1; q->edges && i < m->layers; i += 2)
+        bti_level_fill(m, BTI_LEVEL_CHEAP, i, i + 1, 0, p->keep);
     bti_step step = {.model = m,
                      .places = q->places,
                      .shape = *shape,
@@ -141,9 +138,9 @@ static int32_t summit(const bti_program *p, int32_t layers) {
     return 0;
 }
 
-static bt_status count_bytes(bti_prober *p, const bti_probe *q, bti_profile *out) {
+static bt_status count_bytes(bti_prober *p, bti_profile *out) {
     const bti_program *g = p->program;
-    const bti_model *m = model_of(p, q);
+    const bti_model *m = &p->few;
     BT_TRY(bti_grow((void **)&p->live, &p->live_capacity, g->ops, sizeof *p->live));
     bti_live live = {.live = p->live,
                      .kept = (uint64_t *)p->kept,
@@ -166,9 +163,9 @@ static bt_status count_bytes(bti_prober *p, const bti_probe *q, bti_profile *out
     return BT_OK;
 }
 
-static void count_seconds(bti_prober *p, const bti_probe *q, bti_profile *out) {
+static void count_seconds(bti_prober *p, bti_profile *out) {
     const bti_program *g = p->program;
-    memset(p->seconds, 0, (size_t)model_of(p, q)->layers * sizeof *p->seconds);
+    memset(p->seconds, 0, (size_t)p->few.layers * sizeof *p->seconds);
     out->outside_seconds = 0;
     for (int32_t k = 0; k < g->ops; k++) {
         double *to = g->op[k].layer < 0 ? &out->outside_seconds : &p->seconds[g->op[k].layer];
@@ -191,18 +188,29 @@ static bt_status take_arrays(bti_prober *p, bti_profile *out) {
     return BT_OK;
 }
 
-bt_status bti_prober_run(bti_prober *p, const bti_probe *q, bti_profile *out) {
-    int all = q->level == BTI_LEVEL_SEGMENTS;
-    BT_TRY(take_arrays(p, out));
-    BT_TRY(emit(p, q, &q->caps));
-    BT_TRY(count_bytes(p, q, out));
-    BT_TRY(emit(p, q, &q->mean));
-    count_seconds(p, q, out);
+static void hand_over(const bti_prober *p, bti_profile *out, int32_t step, int32_t first) {
     for (int32_t i = 0; i < p->model->layers; i++) {
-        int32_t from = all ? i : p->stands_for[i];
+        int32_t from = p->stands_for[i];
+        if (from % step != first) continue;
         out->kept[i] = p->kept[from];
         out->peak[i] = p->peak[from];
         out->seconds[i] = p->seconds[from];
     }
+}
+
+bt_status bti_prober_run(bti_prober *p, const bti_probe *q, bti_profile *out) {
+    BT_TRY(take_arrays(p, out));
+    make_few(p, q->level == BTI_LEVEL_SEGMENTS ? q->segment : 1);
+    for (int odd = 0; q->edges && odd < 2; odd++) {
+        BT_TRY(emit(p, q, &q->caps, odd));
+        BT_TRY(count_bytes(p, out));
+        hand_over(p, out, 2, odd);
+    }
+    if (q->edges) return BT_OK;
+    BT_TRY(emit(p, q, &q->caps, 0));
+    BT_TRY(count_bytes(p, out));
+    BT_TRY(emit(p, q, &q->mean, 0));
+    count_seconds(p, out);
+    hand_over(p, out, 1, 0);
     return BT_OK;
 }

@@ -18,8 +18,8 @@
  * last few are for what fits in no other way, one sentence a micro-batch. */
 static const int64_t chunk_rows[] = {1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
 enum { CHUNKS = 11, CHUNKS_ANY = 6 };
-static const int32_t segment_layers[] = {2, 3, 4, 6, 8};
-enum { SEGMENTS = 5, MIXED = BTI_LEVEL_SEGMENTS, SLICES = 5 };
+static const int32_t segment_layers[] = {2, 3, 4, 6};
+enum { SEGMENTS = 4, MIXED = BTI_LEVEL_SEGMENTS, SLICES = 5 };
 /* Numbers of micro-batches that are tried, candidates that are held. */
 enum { MOST_SETS = 48, HELD = 2048, SMALLEST = 8 };
 #define NEARLY 1.01 /* times within it are alike */
@@ -35,10 +35,12 @@ typedef struct set {
     int64_t parts;
     bti_shape caps, mean;
     double mean_parts;
+    double saved;   /* seconds that the first micro-batch saves by overwriting gradients */
     int64_t others; /* bytes outside the dynamic region */
     int64_t slice[SLICES], chunk[CHUNKS];
     int slices, chunks;
     bti_profile at[MIXED][SLICES], segments[SEGMENTS][SLICES], output[CHUNKS];
+    bti_profile edge[SLICES]; /* of NONE above a layer of another level */
 } set;
 
 typedef struct pick {
@@ -65,7 +67,7 @@ static bt_status probe(pick *k, set *t, const bti_probe *how, bti_profile *out) 
     p.mean = t->mean;
     p.places = &k->s->places;
     p.compact = k->s->compact;
-    p.accumulates = t->mean_parts > 1;
+    p.accumulates = t->mean_parts > 1 && !how->first;
     return bti_prober_run(k->prober, &p, out);
 }
 
@@ -75,6 +77,30 @@ static bt_status probe_level(pick *k, set *t, int level, int slice) {
                               .slice_rows = t->slice[slice],
                               .logit_rows = t->chunk[0]},
                  &t->at[level][slice]);
+}
+
+static bt_status probe_edge(pick *k, set *t, int slice) {
+    return probe(k, t,
+                 &(bti_probe){.edges = 1, .slice_rows = t->slice[slice], .logit_rows = t->chunk[0]},
+                 &t->edge[slice]);
+}
+
+static double seconds_of(const bti_model *m, const bti_profile *p) {
+    double sum = p->outside_seconds;
+    for (int32_t i = 0; i < m->layers; i++) sum += p->seconds[i];
+    return sum;
+}
+
+/* The profiles are of a micro-batch that adds to gradients, unless there is one only. */
+static bt_status probe_first(pick *k, set *t) {
+    bti_profile first = {0};
+    if (t->mean_parts <= 1 || t->saved != 0) return BT_OK;
+    BT_TRY(probe_level(k, t, BTI_LEVEL_NONE, 0));
+    BT_TRY(probe(k, t,
+                 &(bti_probe){.first = 1, .slice_rows = t->slice[0], .logit_rows = t->chunk[0]},
+                 &first));
+    t->saved = seconds_of(k->s->m, &t->at[0][0]) - seconds_of(k->s->m, &first);
+    return BT_OK;
 }
 
 static bt_status probe_segments(pick *k, set *t, int i, int slice) {
@@ -126,11 +152,11 @@ static set *add_set(pick *k, const bti_run_plan *plan, int64_t parts) {
 /* ---- mixtures ---------------------------------------------------------------------------------
  */
 
-/* Layers 0 .. layers-1 by profile a, the others by b. */
+/* Layers 0 .. layers-1 by profile a, the last of them by `tail` where it is given; the others by b,
+ * the first of them by `edge` where that is given. */
 typedef struct mixture {
-    const bti_profile *a, *b;
+    const bti_profile *a, *tail, *edge, *b;
     int32_t layers;
-    int64_t norm; /* bytes of a norm between layers of unlike levels */
 } mixture;
 
 typedef struct sum {
@@ -142,9 +168,10 @@ static sum add_up(const bti_model *m, const mixture *x) {
     sum s = {0, max64(x->a->outside[BTI_BELOW], x->b->outside[BTI_BELOW]), 0};
     int64_t between = max64(x->a->outside[BTI_BETWEEN], x->b->outside[BTI_BETWEEN]);
     for (int32_t i = 0; i < m->layers; i++) {
-        const bti_profile *p = i < x->layers ? x->a : x->b;
-        int64_t peak = p->peak[i] + (i == x->layers && i > 0 ? x->norm : 0);
-        s.peak = max64(s.peak, s.kept + peak);
+        const bti_profile *p = i < x->layers ? x->a : x->b, *peak = p;
+        if (i + 1 == x->layers && x->tail != NULL) p = peak = x->tail;
+        if (i == x->layers && i > 0 && x->edge != NULL) peak = x->edge;
+        s.peak = max64(s.peak, s.kept + peak->peak[i]);
         s.kept += p->kept[i];
         s.seconds += p->seconds[i];
         if (i + 1 == m->cfg.encoder_layers) s.peak = max64(s.peak, s.kept + between);
@@ -216,25 +243,29 @@ static void offer(pick *k, const set *t, const bti_choice *choice, const mixture
     for (int i = 0; i < t->chunks; i++) {
         const bti_profile *o = &t->output[i];
         candidate c = {*choice, max64(least, s.kept + o->outside[BTI_ABOVE]),
-                       t->mean_parts * (s.seconds + o->outside_seconds) + k->s->update_seconds};
+                       t->mean_parts * (s.seconds + o->outside_seconds) - t->saved +
+                           k->s->update_seconds};
         c.choice.logit_rows = t->chunk[i];
         if (!o->usable || (hold_it == hold && c.bytes > limit)) continue;
         hold_it(k, &c);
     }
 }
 
-/* A stretch of segments may end before layer n: at the end of one or of a stack. */
-static int may_end(const bti_model *m, int32_t n, int32_t segment) {
+/* A stretch of segments may end before layer n: at the end of one or of a stack, or with one layer
+ * more, which is on level LAYERS then. */
+static int may_end(const bti_model *m, int32_t n, int32_t segment, int *tail) {
     int32_t encoder = (int32_t)m->cfg.encoder_layers;
+    *tail = 0;
     if (n == encoder || n == m->layers) return 1;
-    return (n < encoder ? n : n - encoder) % segment == 0;
+    int32_t more = (n < encoder ? n : n - encoder) % segment;
+    *tail = more == 1;
+    return more <= 1;
 }
 
 static void offer_level(pick *k, const set *t, int slice, int level, int rest, hold_fn hold_it) {
     const bti_model *m = k->s->m;
-    int64_t norm = max64(t->caps.rows[0], t->caps.rows[1]) * m->cfg.d_model *
-                   (int64_t)bti_dtype_size(m->params.dtype);
-    mixture x = {&t->at[level][slice], &t->at[rest][slice], 0, rest == 0 ? norm : 0};
+    mixture x = {.a = &t->at[level][slice], .b = &t->at[rest][slice]};
+    if (rest == BTI_LEVEL_NONE) x.edge = &t->edge[slice];
     bti_choice c = {.parts = t->parts,
                     .level = (bti_level)level,
                     .rest = (bti_level)rest,
@@ -248,23 +279,30 @@ static void offer_level(pick *k, const set *t, int slice, int level, int rest, h
 static void offer_segments(pick *k, const set *t, int slice, int i, int rest, hold_fn hold_it) {
     const bti_model *m = k->s->m;
     if (t->segments[i][slice].kept == NULL) return;
-    mixture x = {&t->segments[i][slice], &t->at[rest][slice], 0, 0};
+    mixture x = {.a = &t->segments[i][slice], .b = &t->at[rest][slice]};
+    if (rest == BTI_LEVEL_NONE) x.edge = &t->edge[slice];
     bti_choice c = {.parts = t->parts,
                     .level = BTI_LEVEL_SEGMENTS,
                     .rest = (bti_level)rest,
                     .segment = segment_layers[i],
                     .slice_rows = t->slice[slice]};
     for (c.layers = 1; c.layers <= m->layers; c.layers++) {
+        int tail;
+        if (!may_end(m, c.layers, c.segment, &tail) || (c.layers == m->layers && rest != 0))
+            continue;
         x.layers = c.layers;
-        if (may_end(m, c.layers, c.segment) && (c.layers < m->layers || rest == 0))
-            offer(k, t, &c, &x, hold_it);
+        x.tail = tail ? &t->at[BTI_LEVEL_LAYERS][slice] : NULL;
+        offer(k, t, &c, &x, hold_it);
     }
 }
 
 /* One level for a number of layers that options fix. */
 static void offer_fixed(pick *k, const set *t, const bti_choice *fixed, hold_fn hold_it) {
     for (int slice = 0; slice < t->slices; slice++) {
-        mixture x = {&t->at[fixed->level][slice], &t->at[fixed->rest][slice], fixed->layers, 0};
+        mixture x = {.a = &t->at[fixed->level][slice],
+                     .b = &t->at[fixed->rest][slice],
+                     .layers = fixed->layers};
+        if (fixed->rest == BTI_LEVEL_NONE) x.edge = &t->edge[slice];
         bti_choice c = *fixed;
         c.parts = t->parts;
         c.slice_rows = t->slice[slice];
@@ -294,13 +332,16 @@ static bt_status fill(pick *k, set *t) {
     int32_t longest = (int32_t)max64(k->s->m->cfg.encoder_layers, k->s->m->cfg.decoder_layers);
     bti_choice fixed;
     int some = fixed_levels(k, &fixed);
+    BT_TRY(probe_first(k, t));
     for (int i = 0; i < t->chunks; i++) BT_TRY(probe_chunk(k, t, i));
     for (int slice = 0; slice < t->slices; slice++) {
+        BT_TRY(probe_edge(k, t, slice));
         for (int level = 0; level < MIXED; level++)
             if (!some || level == (int)fixed.level || level == (int)fixed.rest)
                 BT_TRY(probe_level(k, t, level, slice));
+        /* With segments blocks are whole or in the smallest slices: memory is short then. */
         for (int i = 0; !some && i < SEGMENTS && segment_layers[i] <= longest; i++)
-            BT_TRY(probe_segments(k, t, i, slice));
+            if (slice == 0 || slice + 1 == t->slices) BT_TRY(probe_segments(k, t, i, slice));
     }
     return BT_OK;
 }
@@ -313,7 +354,7 @@ static void offer_all(pick *k, const set *t, hold_fn hold_it) {
     }
     for (int slice = 0; slice < t->slices; slice++) {
         bti_choice none = {.parts = t->parts, .slice_rows = t->slice[slice]};
-        mixture x = {&t->at[0][slice], &t->at[0][slice], 0, 0};
+        mixture x = {.a = &t->at[0][slice], .b = &t->at[0][slice]};
         offer(k, t, &none, &x, hold_it);
         for (int rest = 0; rest < MIXED; rest++) {
             for (int level = rest + 1; level < MIXED; level++)
@@ -375,12 +416,13 @@ static bt_status worth(pick *k, set *t, int *out) {
     int last = t->slices - 1;
     *out = 1;
     if (fixed_levels(k, &fixed)) return BT_OK;
+    BT_TRY(probe_first(k, t));
     BT_TRY(probe_level(k, t, BTI_LEVEL_NONE, 0));
     BT_TRY(probe_chunk(k, t, 0));
-    mixture fast = {&t->at[0][0], &t->at[0][0], 0, 0};
+    mixture fast = {.a = &t->at[0][0], .b = &t->at[0][0]};
     double seconds =
         t->mean_parts * (add_up(k->s->m, &fast).seconds + t->output[0].outside_seconds);
-    if (seconds + k->s->update_seconds > NEARLY * k->best) {
+    if (seconds - t->saved + k->s->update_seconds > NEARLY * k->best) {
         *out = 0;
         return BT_OK;
     }
@@ -388,7 +430,7 @@ static bt_status worth(pick *k, set *t, int *out) {
     if (limit == INT64_MAX) return BT_OK;
     BT_TRY(probe_level(k, t, BTI_LEVEL_LAYERS, last));
     BT_TRY(probe_chunk(k, t, t->chunks - 1));
-    mixture x = {&t->at[BTI_LEVEL_LAYERS][last], &t->at[BTI_LEVEL_LAYERS][last], 0, 0};
+    mixture x = {.a = &t->at[BTI_LEVEL_LAYERS][last], .b = &t->at[BTI_LEVEL_LAYERS][last]};
     sum s = add_up(k->s->m, &x);
     least = max64(s.peak, s.kept + t->output[t->chunks - 1].outside[BTI_ABOVE]);
     /* Segments keep a half or less of what layers keep, and add some to the peak. */
@@ -438,9 +480,9 @@ static int hopeless(const pick *k, const bti_run_plan *plan, int64_t parts) {
     bti_shape caps = bti_plan_caps(k->s, parts);
     uint64_t budget = k->s->opt->budget;
     if (caps.rows[0] > INT32_MAX || caps.rows[1] > INT32_MAX) return 1;
-    uint64_t input = (uint64_t)(caps.rows[0] + caps.rows[1]) * (uint64_t)k->s->m->cfg.d_model *
-                     bti_dtype_size(k->s->m->params.dtype);
-    return budget > 0 && input + bti_plan_others(k->s, plan, &caps) > budget;
+    uint64_t rows = (uint64_t)max64(caps.rows[0], caps.rows[1]);
+    uint64_t bytes = rows * (uint64_t)k->s->m->cfg.d_model * bti_dtype_size(k->s->m->params.dtype);
+    return budget > 0 && bytes + bti_plan_others(k->s, plan, &caps) > budget;
 }
 
 static bt_status find_fastest(pick *k, bti_run_plan *plan) {

@@ -32,14 +32,33 @@ static uint64_t alignment(const bti_search *s) {
 /* ---- shapes -----------------------------------------------------------------------------------
  */
 
-/* Sentences are not cut, so a part gets room for half a mean sentence more than its share, and
- * never less than the longest one: with as many parts as sentences just that. */
-bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
+int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean) {
+    int64_t at = 0, most = 0, all = 0;
+    for (int64_t u = 0; u < w->samples; u++) {
+        int64_t parts = 0;
+        for (; at < w->sample_end[u]; parts++)
+            at += bti_split_next(caps, (const int64_t(*)[2])w->sample, at, w->sample_end[u]);
+        most = max64(most, parts);
+        all += parts;
+    }
+    if (mean != NULL) *mean = w->samples > 0 ? (double)all / (double)w->samples : 0;
+    return most;
+}
+
+void bti_workload_clear(bti_workload *w) {
+    bti_free(w->sample);
+    w->sample = NULL;
+    w->samples = 0;
+}
+
+/* Sentences are not cut, so a part gets some of the longest sentence, `room` of 16, more than its
+ * share, and never less than the longest one: with as many parts as sentences just that. */
+static bti_shape caps_with(const bti_search *s, int64_t parts, int64_t room) {
     const bti_workload *w = s->w;
     bti_shape c = {.sentences = w->max_sentences};
     for (int i = 0; i < 2; i++) {
         int64_t share = (w->max_rows[i] + parts - 1) / parts;
-        if (parts > 1) share += (int64_t)(w->mean_rows[i] / w->mean_sentences / 2);
+        if (parts > 1) share += w->longest[i] * room / 16;
         if (parts >= w->max_sentences) share = 0;
         c.rows[i] = min64(max64(share, w->longest[i]), max64(w->max_rows[i], w->longest[i]));
         if (s->opt->force_rows[i]) c.rows[i] = max64(s->opt->force_rows[i], w->longest[i]);
@@ -50,11 +69,34 @@ bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
     return c;
 }
 
+/* The least room with which the sampled updates are cut into no more parts; half a mean sentence
+ * where there are none. */
+bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
+    const bti_workload *w = s->w;
+    double mean = (w->mean_rows[0] + w->mean_rows[1]) / w->mean_sentences / 2;
+    int64_t low = 0, high = 32;
+    if (w->samples == 0)
+        return caps_with(s, parts, (int64_t)(8 * mean / (double)max64(1, w->longest[1])));
+    while (low < high) {
+        int64_t room = low + (high - low) / 2;
+        bti_shape c = caps_with(s, parts, room);
+        if (bti_workload_parts(w, &c, NULL) <= parts)
+            high = room;
+        else
+            low = room + 1;
+    }
+    return caps_with(s, parts, high);
+}
+
 double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double parts = 1;
-    for (int i = 0; i < 2; i++) parts = fmax(parts, w->mean_rows[i] / (double)caps->rows[i]);
-    if (parts > 1) parts = ceil(parts * 1.02);
+    if (w->samples == 0) {
+        for (int i = 0; i < 2; i++) parts = fmax(parts, w->mean_rows[i] / (double)caps->rows[i]);
+        if (parts > 1) parts = ceil(parts * 1.02);
+    } else {
+        bti_workload_parts(w, caps, &parts);
+    }
     *out = *caps;
     out->sentences = max64(1, (int64_t)(w->mean_sentences / parts));
     for (int i = 0; i < 2; i++) {
@@ -63,6 +105,20 @@ double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out)
     }
     for (int i = 0; i < 3; i++) out->pairs[i] = w->mean_pairs[i] * (double)out->sentences;
     return parts;
+}
+
+/* The caps of a choice, which may come with its own: from a run that saw smaller updates they may
+ * cut into more parts than it did, and grow then. */
+static bti_shape caps_of(const bti_search *s, const bti_choice *c) {
+    bti_shape caps = bti_plan_caps(s, c->parts);
+    if (c->sentences == 0) return caps;
+    bti_shape own = caps;
+    own.sentences = c->sentences;
+    for (int i = 0; i < 2; i++) {
+        own.rows[i] = max64(c->rows[i], s->w->longest[i]);
+        own.distinct[i] = min64(own.rows[i], s->m->vocab[i]);
+    }
+    return bti_workload_parts(s->w, &own, NULL) > c->parts ? caps : own;
 }
 
 /* ---- one choice -------------------------------------------------------------------------------
@@ -166,11 +222,12 @@ static bt_status predict(bti_search *s, const bti_choice *c, bti_run_plan *plan)
 
 bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
     plan->choice = *c;
-    plan->caps = bti_plan_caps(s, c->parts);
+    plan->caps = caps_of(s, c);
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
     plan->choices.slice_rows = c->slice_rows;
     plan->choices.compact = s->compact;
-    plan->micro_batches = c->parts;
+    plan->micro_batches = bti_workload_parts(s->w, &plan->caps, NULL);
+    if (plan->micro_batches == 0) plan->micro_batches = c->parts;
     set_keep(s, c);
     bti_staging_plan(s->m, &plan->caps, alignment(s), &s->places.staging);
     plan->places = s->places;
@@ -201,16 +258,14 @@ static bt_status plan_update(bti_search *s, bti_run_plan *plan) {
     return BT_OK;
 }
 
-/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever an
- * update touches fewer rows than the table has. */
+/* Compact gradients are exact, and faster too, as the optimiser reads less: taken wherever they may
+ * be, even where updates touch every row, so that the order of sums does not hang on that. */
 static void choose_compact(bti_search *s) {
     uint32_t sides = bti_model_may_compact(s->m);
+    if (s->opt->force_compact >= 0) sides &= (uint32_t)s->opt->force_compact;
     for (int i = 0; i < 2; i++) {
         int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
         int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
-        int wanted =
-            s->opt->force_compact < 0 ? rows < s->m->vocab[i] : s->opt->force_compact >> i & 1;
-        if (!wanted) sides &= ~(1u << i);
         bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
     }
     s->compact = sides;

@@ -11,6 +11,9 @@
 #include "core/plan/cost.h"
 #include "core/train/run_file.h"
 
+/* Updates that a workload remembers. */
+#define BTI_SAMPLED 18
+
 /* What updates look like; [0] source, [1] target. */
 typedef struct bti_workload {
     int64_t max_rows[2];     /* most rows of any update */
@@ -19,12 +22,18 @@ typedef struct bti_workload {
     int64_t longest[2];      /* most rows of any sentence: the least that a cap can be */
     double mean_rows[2], mean_sentences; /* of an update */
     double mean_pairs[3];                /* attention pairs a sentence, as bti_shape */
+    /* Some updates as they are, the largest among them: row counts of their sentences, one update
+     * after the other. NULL: not known. Owned, see bti_workload_clear. */
+    int64_t (*sample)[2];
+    int64_t sample_end[BTI_SAMPLED]; /* where each ends in `sample` */
+    int64_t samples;
 } bti_workload;
 
 /* One of the choices that are searched: how many micro-batches the largest update is cut into, what
  * layers keep, rows of a chunk of the output layer and of a slice of feed-forward blocks. */
 typedef struct bti_choice {
     int64_t parts;
+    int64_t sentences, rows[2]; /* caps of a choice that is kept; 0: what the parts need */
     bti_level level, rest; /* of the first `layers` layers, over both stacks, and of the others */
     int32_t layers;
     int32_t segment; /* layers of a segment, with level SEGMENTS */
@@ -47,7 +56,7 @@ typedef struct bti_plan_options {
     bti_level force_level, force_rest;
     int32_t force_segment;
     int64_t force_slice_rows;
-    int force_compact; /* sides as in bti_choices; -1: where that saves bytes */
+    int force_compact; /* sides as in bti_choices; -1: wherever they may be */
     uint64_t guard;    /* bytes behind every dynamic tensor */
     /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
      * it shares, and of staging, which it does not. */
@@ -100,6 +109,11 @@ bti_level bti_run_plan_level(const bti_run_plan *p, int32_t layer);
 void bti_run_plan_free(bti_run_plan *p);
 /* BT_EFIT with the least bytes that would do, split by kind, when the plan does not fit. */
 bt_status bti_run_plan_check(const bti_run_plan *p);
+
+/* Micro-batches that the sampled updates are cut into under these caps, at most and on average; 0
+ * when there are none. */
+int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean);
+void bti_workload_clear(bti_workload *w);
 
 /* How many sentences from `from` on form the next micro-batch: as many as the caps take, at least
  * one. counts[i] points to the two row counts of sentence i. */

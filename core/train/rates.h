@@ -6,15 +6,16 @@
 
 /* Seconds of each kind of work on an open device: as kept in the user's cache folder
  * (XDG_CACHE_HOME or ~/.cache, bantam/rates-KEY.json; KEY: device, backend, threads, version), else
- * measured in a quarter of a second at most and kept there. A device that states no product rate
+ * measured in a third of a second at most and kept there. A device that states no product rate
  * (ref, null) is not measured. What fails costs accuracy or time, never the run: the defaults hold
- * then. */
+ * then. BANTAM_RATES names a file of such rates that holds instead, whatever its device. */
 void bti_rates_get(bt_dev *dev, bti_rates *out);
 
 /* The measurement alone. */
 bt_status bti_rates_measure(bt_dev *dev, bti_rates *out);
-/* Kept rates of this key from a file; BT_EINPUT when it is broken or of another key. */
-bt_status bti_rates_load(const char *path, const char *key, bti_rates *out);
-bt_status bti_rates_save(const char *path, const char *key, const bti_rates *rates);
+/* Kept rates of this key (NULL: any) from a file; BT_EINPUT when it is broken,
+ * of another key, or kept when the device stated quite another product rate (0: any will do). */
+bt_status bti_rates_load(const char *path, const char *key, double flops, bti_rates *out);
+bt_status bti_rates_save(const char *path, const char *key, double flops, const bti_rates *rates);
 
 #endif

@@ -7,6 +7,7 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/unknown.h"
+#include "core/train/plan_file.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -242,19 +243,20 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
     return BT_OK;
 }
 
-bti_updates bti_session_updates(const bti_session *s) {
+bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
     const bti_run_config *c = s->cfg;
-    bti_tie tie = c->model.tie; /* gradients of tied tables are not compact: nothing to count */
-    return (bti_updates){
-        .corpus = s->corpus,
-        .vocab = {tie == BTI_TIE_ALL ? 0 : s->vocab[0], tie == BTI_TIE_NONE ? s->vocab[1] : 0},
-        .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
-        .lengths = {s->lengths[0], s->lengths[1]},
-        .batch = c->training.batch,
-        .unit = c->training.batch_unit,
-        .seed = c->training.seed,
-        .last = s->last_update,
-        .max_length = c->data.max_length};
+    uint32_t compact = bti_model_may_compact(m);
+    bti_updates u = {.corpus = s->corpus,
+                     .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
+                     .lengths = {s->lengths[0], s->lengths[1]},
+                     .batch = c->training.batch,
+                     .unit = c->training.batch_unit,
+                     .seed = c->training.seed,
+                     .last = s->run_end, /* the plan is the same wherever this part of it ends */
+                     .max_length = c->data.max_length};
+    for (int i = 0; i < 2; i++)
+        if (compact >> i & 1) u.counted[i] = s->model->vocab[i];
+    return u;
 }
 
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out) {
@@ -345,6 +347,14 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
                               .force_compact = -1};
 }
 
+/* The plan that the run began with; without a good one another is searched. */
+static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
+    if (path == NULL || !bti_file_exists(path)) return 0;
+    if (bti_plan_file_read(path, s->dev->info.name, s->model->layers, out) == BT_OK) return 1;
+    bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
+    return 0;
+}
+
 /* Asks the device and plans. A device on which the plan cannot even be tried (a parameter larger
  * than an allocation) gives BT_EFIT. */
 static bt_status make_plan(bti_session *s, const bti_session_options *o) {
@@ -354,6 +364,8 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &s->budget));
     if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
     bti_plan_options options = bti_session_plan_options(s);
+    bti_choice kept;
+    if (read_kept(s, o->kept, &kept)) options.wanted = &kept;
     return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
                             &s->plan);
 }
@@ -407,7 +419,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     if (status == BT_OK && !options->resume) status = bti_session_initial(s);
     if (status == BT_OK) status = find_last_update(s, options->updates);
     if (status == BT_OK) {
-        bti_updates updates = bti_session_updates(s);
+        bti_updates updates = bti_session_updates(s, s->model);
         status = bti_session_workload(s, &updates, &s->workload);
     }
     if (status == BT_OK) status = plan_somewhere(s, options, &devices, at);
@@ -423,6 +435,7 @@ void bti_session_close(bti_session *s) {
     if (s == NULL) return;
     bti_run_plan_free(s->plan);
     bti_initial_close(s->initial);
+    bti_workload_clear(&s->workload);
     bti_model_free(s->model);
     bti_device_close(s->dev);
     bti_batcher_free(s->batcher);

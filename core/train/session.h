@@ -34,8 +34,9 @@ typedef struct bti_session_options {
     int known_devices;           /* `device` may name one that is known from a table only */
     int64_t lengths[2];          /* assumed tokens of every pair; 0: the text is read */
     int threads;
-    int64_t updates;                   /* 0: as the run file says */
-    int resume;                        /* initial_model is not opened */
+    const char *kept; /* the plan of the run that is gone on with, see plan_file.h; may be NULL */
+    int64_t updates;  /* 0: as the run file says */
+    int resume;       /* initial_model is not opened */
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
@@ -52,7 +53,8 @@ bt_status bti_session_tokenizers(bti_session *s);
 /* ---- plans of the session's run and of changed ones ---------------------------------------------
  */
 
-bti_updates bti_session_updates(const bti_session *s);
+/* With `m` in the place of the run's model. */
+bti_updates bti_session_updates(const bti_session *s, const bti_model *m);
 /* The updates' workload, with the validation text under the same caps. */
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out);
 /* Plans a model and workload on the session's device: `options` has budget, runtime without host

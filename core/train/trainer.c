@@ -12,6 +12,7 @@
 #include "core/train/advice.h"
 #include "core/train/checkpoint.h"
 #include "core/train/log_json.h"
+#include "core/train/plan_file.h"
 #include "core/train/plot.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
@@ -470,9 +471,14 @@ static bt_status copy_tokenizers(const trainer *t) {
 
 static bt_status write_output(trainer *t) {
     BT_TRY(copy_tokenizers(t));
-    char *path = bti_path_join(t->cfg->output, "run.yaml");
+    char *path = bti_path_join(t->cfg->output, "plan.json");
     if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_file_write(path, t->run_text, strlen(t->run_text));
+    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, t->s->plan);
+    bti_free(path);
+    BT_TRY(status);
+    path = bti_path_join(t->cfg->output, "run.yaml");
+    if (path == NULL) return BT_ENOMEM;
+    status = bti_file_write(path, t->run_text, strlen(t->run_text));
     bti_free(path);
     BT_TRY(status);
     path = bti_path_join(t->cfg->output, "log.jsonl");
@@ -516,7 +522,11 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = check_output(&t);
+    char *kept =
+        options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
+    so.kept = kept;
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
+    bti_free(kept);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");

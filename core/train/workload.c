@@ -1,5 +1,7 @@
 #include "core/train/workload.h"
 
+#include <string.h>
+
 #include "core/base/status.h"
 #include "core/train/distinct.h"
 
@@ -35,14 +37,77 @@ static void add_update(bti_workload *w, sums *s, const int64_t rows[2], int64_t 
     w->max_sentences = max64(w->max_sentences, sentences);
 }
 
+/* ---- samples ----------------------------------------------------------------------------------
+ */
+
+/* Updates that are remembered: some at even distances, and the largest of each side. */
+typedef struct samples {
+    int64_t (*rows[BTI_SAMPLED])[2];
+    int64_t count[BTI_SAMPLED], capacity[BTI_SAMPLED];
+    int64_t most[2];      /* rows of the largest ones, which come last */
+    int64_t (*update)[2]; /* the one looked at */
+    int64_t room;
+} samples;
+enum { EVEN = BTI_SAMPLED - 2 };
+
+static void forget(samples *s) {
+    for (int i = 0; i < BTI_SAMPLED; i++) bti_free(s->rows[i]);
+    bti_free(s->update);
+}
+
+static bt_status make_room(int64_t (**rows)[2], int64_t *capacity, int64_t n) {
+    if (n <= *capacity) return BT_OK;
+    void *p = bti_realloc(*rows, (size_t)n, sizeof **rows);
+    if (p == NULL) return BT_ENOMEM;
+    *rows = p;
+    *capacity = n;
+    return BT_OK;
+}
+
+static bt_status remember(samples *s, int at, int64_t n) {
+    BT_TRY(make_room(&s->rows[at], &s->capacity[at], n));
+    memcpy(s->rows[at], s->update, (size_t)n * sizeof *s->update);
+    s->count[at] = n;
+    return BT_OK;
+}
+
+/* Update n of `last`, of `count` sentences and `sum` rows. */
+static bt_status sample(samples *s, int64_t n, int64_t last, int64_t count, const int64_t sum[2]) {
+    int64_t every = (last + EVEN - 1) / EVEN;
+    if ((n - 1) % every == 0) BT_TRY(remember(s, (int)((n - 1) / every), count));
+    for (int side = 0; side < 2; side++) {
+        if (sum[side] <= s->most[side]) continue;
+        s->most[side] = sum[side];
+        BT_TRY(remember(s, EVEN + side, count));
+    }
+    return BT_OK;
+}
+
+/* One after the other into the workload. */
+static bt_status join(const samples *s, bti_workload *w) {
+    int64_t n = 0, at = 0;
+    for (int i = 0; i < BTI_SAMPLED; i++) n += s->count[i];
+    w->sample = bti_alloc((size_t)n, sizeof *w->sample);
+    if (w->sample == NULL) return BT_ENOMEM;
+    for (int i = 0; i < BTI_SAMPLED; i++) {
+        if (s->count[i] == 0) continue;
+        memcpy(w->sample + at, s->rows[i], (size_t)s->count[i] * sizeof *w->sample);
+        at += s->count[i];
+        w->sample_end[w->samples++] = at;
+    }
+    return BT_OK;
+}
+
 static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distinct, bti_workload *w,
-                      sums *s) {
-    for (int64_t n = 1; n <= min64(u->last, SCANNED); n++) {
+                      sums *s, samples *some) {
+    const int64_t last = min64(u->last, SCANNED);
+    for (int64_t n = 1; n <= last; n++) {
         const int64_t *pair;
         if (u->most_pairs > 0 && s->pairs >= u->most_pairs) break;
         int64_t count, epoch, rows[2] = {0, 0};
         BT_TRY(bti_batcher_get(b, n, &pair, &count, &epoch));
         bti_distinct_update(distinct);
+        BT_TRY(make_room(&some->update, &some->room, count));
         for (int64_t i = 0; i < count; i++) {
             int64_t x, y;
             bti_corpus_source(u->corpus, pair[i], &x);
@@ -53,8 +118,11 @@ static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distin
             rows[0] += x;
             rows[1] += y;
             add_pair(w, x, y, 1);
+            some->update[i][0] = x;
+            some->update[i][1] = y;
         }
         add_update(w, s, rows, count);
+        BT_TRY(sample(some, n, last, count, rows));
     }
     return BT_OK;
 }
@@ -63,9 +131,12 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     const bti_corpus_stats *stats = bti_corpus_get_stats(u->corpus);
     bti_distinct distinct;
     bti_batcher *b;
+    samples some = {0};
     BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
-    bt_status status = bti_distinct_new(u->vocab, u->start, &distinct);
-    if (status == BT_OK) status = scan(u, b, &distinct, w, s);
+    bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
+    if (status == BT_OK) status = scan(u, b, &distinct, w, s, &some);
+    if (status == BT_OK) status = join(&some, w);
+    forget(&some);
     for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
     bti_distinct_free(&distinct);
     bti_batcher_free(b);
@@ -96,7 +167,11 @@ static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s)
 bt_status bti_workload_measure(const bti_updates *u, bti_workload *out) {
     bti_workload w = {0};
     sums s = {0};
-    BT_TRY(u->corpus != NULL ? measure_text(u, &w, &s) : measure_assumed(u, &w, &s));
+    bt_status status = u->corpus != NULL ? measure_text(u, &w, &s) : measure_assumed(u, &w, &s);
+    if (status != BT_OK) {
+        bti_workload_clear(&w);
+        return status;
+    }
     for (int i = 0; i < 3; i++) w.mean_pairs[i] /= s.sentences;
     for (int side = 0; side < 2; side++) w.mean_rows[side] = s.rows[side] / (double)s.updates;
     w.mean_sentences = s.sentences / (double)s.updates;

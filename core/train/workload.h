@@ -9,8 +9,8 @@
 typedef struct bti_updates {
     const bti_corpus *corpus; /* NULL: every pair has `lengths` */
     int64_t lengths[2];       /* source and target tokens, end symbols included */
-    int64_t vocab[2]; /* symbols, of sides whose distinct ids are counted; else 0; with a corpus */
-    int32_t start;    /* what stands before the first target symbol */
+    int64_t counted[2];       /* symbols of the tables whose rows are worth counting; 0: not */
+    int32_t start;            /* what stands before the first target symbol */
     int64_t batch;
     bti_batch_unit unit;
     uint64_t seed;
@@ -21,7 +21,7 @@ typedef struct bti_updates {
 } bti_updates;
 
 /* Counts the first updates. With a shorter max_length than the corpus has, updates are formed as
- * without. */
+ * without. The caller clears the workload. */
 bt_status bti_workload_measure(const bti_updates *u, bti_workload *out);
 
 /* Pairs that a limit of `max_length` tokens a side would cut, and the line of the first. */

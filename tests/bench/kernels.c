@@ -1,7 +1,7 @@
 /* Micro-benchmarks of the CPU kernels: GFLOP/s of products and attention, bytes a second of the
  * rest beside a plain copy.
  *
- *     bench_kernels [base|avx2|avx512] [threads] [gemm|attention|rows|loss|optimiser]
+ *     bench_kernels [base|avx2|avx512] [threads] [gemm|decode|attention|rows|loss|optimiser]
  *
  * Links the backend's objects, so that each instruction set can be called. Every line is the best
  * of several runs. Not part of ctest. */
@@ -91,6 +91,33 @@ static void gemm(int64_t m, int64_t n, int64_t k, int ta, int tb) {
     printf("gemm %5lld x %5lld x %5lld %c%c  %8.1f us  %7.1f GFLOP/s\n", (long long)m, (long long)n,
            (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', s * 1e6,
            2e-9 * (double)m * (double)n * (double)k / s);
+}
+
+static bt_call product(int64_t m, int64_t n, int64_t k) {
+    bt_call c = {.op = BT_OP_GEMM, .t = {matrix(m, k), matrix(n, k), matrix(m, n)}};
+    c.p.gemm.alpha = c.p.gemm.trans_b = 1;
+    return c;
+}
+
+/* A decoding product whose rows stand alone, beside the library's for the same rows at once, and in
+ * tiles of 32. */
+static void decode(int64_t m, int64_t n, int64_t k) {
+    forget();
+    const int64_t tiles = (m + 31) / 32;
+    bt_call rows = product(m, n, k), tile = rows, all = rows;
+    rows.p.gemm.stable_rows = 1;
+    tile.t[BT_GEMM_A] = matrix(32, k);
+    tile.t[BT_GEMM_C] = matrix(32, n);
+    double s[3] = {1e9, 1e9, 1e9};
+    for (int round = 0; round < 3; round++) {
+        const double got[3] = {seconds(&rows), seconds(&all), seconds(&tile) * (double)tiles};
+        for (int i = 0; i < 3; i++) s[i] = got[i] < s[i] ? got[i] : s[i];
+    }
+    const double work = 2e-9 * (double)m * (double)n * (double)k;
+    printf("decode %3lld x %5lld x %4lld  %8.1f us %6.1f GFLOP/s %5.1f GB/s  library %8.1f us, in "
+           "tiles %8.1f us, ratios %.2f %.2f\n",
+           (long long)m, (long long)n, (long long)k, s[0] * 1e6, work / s[0],
+           4e-9 * (double)n * (double)k / s[0], s[1] * 1e6, s[2] * 1e6, s[1] / s[0], s[2] / s[0]);
 }
 
 static void attention(int64_t seqs, int64_t len, int heads, int64_t d, int causal, float p) {
@@ -237,6 +264,13 @@ static void all_gemm(void) {
     for (int64_t n = 8; n <= 128; n *= 2) gemm(n, n, n, 0, 1);
 }
 
+static void all_decode(void) {
+    static const int64_t shape[][2] = {{512, 512}, {2048, 512}, {512, 2048}, {32100, 512}};
+    static const int64_t rows[] = {1, 5, 8, 32, 64, 320};
+    for (int i = 0; i < 4; i++)
+        for (int r = 0; r < 6; r++) decode(rows[r], shape[i][0], shape[i][1]);
+}
+
 static void all_attention(void) {
     for (int p = 0; p < 2; p++) {
         for (int64_t d = 32; d <= 64; d *= 2) {
@@ -266,6 +300,7 @@ int main(int argc, char **argv) {
            dev->info.threads, isa->isa, dev->info.flops * 1e-9, dev->info.bytes_per_s * 1e-9);
     const char *part = argc > 3 ? argv[3] : NULL;
     if (!part || strcmp(part, "gemm") == 0) all_gemm();
+    if (!part || strcmp(part, "decode") == 0) all_decode();
     if (!part || strcmp(part, "attention") == 0) all_attention();
     if (!part || strcmp(part, "rows") == 0) all_rows();
     if (!part || strcmp(part, "loss") == 0) {

@@ -142,7 +142,6 @@ static void plan(int argc, char **argv) {
 
 enum { BUDGETS = 12 };
 
-
 /* Plans and runs; gives predicted over measured seconds. */
 static double one_budget(const mk_setup *s, int64_t updates) {
     double start = now(), best = INFINITY;
