@@ -177,7 +177,7 @@ typedef struct bt_translate_options {
     int batch;             /* sentences at once, at most; 0: as many as fit, 64 at most */
     int threads;           /* 0: automatic */
     const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
-    int nbest; /* hypotheses of a line, 1 .. beam; 0: the best one */
+    int nbest;                         /* hypotheses of a line, 1 .. beam; 0: the best one */
 } bt_translate_options;
 #define BT_TRANSLATE_DEFAULTS \
     { NULL, NULL, 4, 1.0, 0, 0, 0, NULL, 1 }

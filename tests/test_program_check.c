@@ -210,9 +210,9 @@ START_TEST(as_validation) {
         kit_write_text(path[side], last);
         free(text[side]);
     }
-    program p = train(r, "--updates", "100", "--set", "training.updates=100", "--set",
+    program p = train(r, "--updates", "200", "--set", "training.updates=200", "--set",
                       "model.dropout=0", "--set", kit_str("data.valid.source=%s", path[0]), "--set",
-                      kit_str("data.valid.target=%s", path[1]), "--set", "validation.every=100",
+                      kit_str("data.valid.target=%s", path[1]), "--set", "validation.every=200",
                       "--set", "validation.beam=3");
     check_status(p, 0);
     json_t *log = read_log(r.out), *valid = json_array_get(log, json_array_size(log) - 1);

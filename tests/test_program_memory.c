@@ -147,12 +147,16 @@ START_TEST(absurd_limits) {
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
         program p = train(r, "--set", d, "--set", ff, "--set", n, "--set", m, "--memory", small[i]);
         check_refused(p, "does not fit");
+        check_has(p.err, "cheapest changes: ");
+        check_has(p.err, "; most is ");
+        check_has(p.err, "of it free");
         for (int k = 0; k < 5; k++) check_has(p.err, parts[k]);
         p = bantam("plan", r.yaml, "--device", "cpu", "--set", d, "--set", ff, "--set", n, "--set",
                    m, "--set", kit_str("memory.limit=%s", small[i]));
         check_status(p, 2);
         check_has(p.out, "DOES NOT FIT");
         check_has(p.out, "least needed");
+        check_has(p.out, "To make it fit, cheapest first:");
         for (int k = 1; k < 5; k++) check_has(p.out, parts[k]);
         json_t *plan = plan_of(r.yaml, 2, "--device", "cpu", "--set", d, "--set", ff, "--set", n,
                                "--set", m, "--memory", small[i]);

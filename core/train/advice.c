@@ -197,22 +197,27 @@ uint64_t bti_param_state(const bti_params *t, int32_t i) {
 bti_blame bti_blame_of(const bti_session *s) {
     const bti_params *t = &s->model->params;
     const bti_run_plan *p = s->plan;
-    bti_blame state = {.is_state = 1}, tensor = {.name = p->largest, .bytes = p->largest_bytes};
-    for (int32_t i = 0; i < t->count; i++) {
-        uint64_t bytes = bti_param_state(t, i);
-        if (bytes <= state.bytes) continue;
-        state = (bti_blame){.name = t->param[i].name,
-                            .bytes = bytes,
-                            .rows = t->param[i].rows,
-                            .cols = t->param[i].cols,
-                            .is_state = 1};
-    }
-    if (p->layout.largest > 0) {
-        tensor.rows = p->step->tensor[p->layout.largest].rows;
-        tensor.cols = p->step->tensor[p->layout.largest].cols;
-    }
+    bti_blame most = {
+        .name = "the runtime", .bytes = p->bytes[BTI_BYTES_RUNTIME], .kind = BTI_BLAME_RUNTIME};
+    for (int32_t i = 0; i < t->count; i++)
+        if (bti_param_state(t, i) > most.bytes)
+            most = (bti_blame){t->param[i].name, bti_param_state(t, i), t->param[i].rows,
+                               t->param[i].cols, BTI_BLAME_STATE};
     /* What a shorter line would free is all that lives with the tensor. */
-    return p->layout.live > state.bytes ? tensor : state;
+    if (p->layout.largest == 0 || p->layout.live <= most.bytes) return most;
+    const bti_tensor *x = &p->step->tensor[p->layout.largest];
+    return (bti_blame){x->name, x->bytes, x->rows, x->cols, BTI_BLAME_TENSOR};
+}
+
+void bti_blame_text(const bti_blame *b, char *out, size_t bytes) {
+    static const char *const what[] = {[BTI_BLAME_STATE] = " with its gradient and moments",
+                                       [BTI_BLAME_RUNTIME] = " of code, libraries and stacks",
+                                       [BTI_BLAME_TENSOR] = " for the longest pair"};
+    char size[32], shape[64] = "";
+    bti_format_bytes(b->bytes, size);
+    if (b->rows > 0)
+        snprintf(shape, sizeof shape, ", %lld x %lld", (long long)b->rows, (long long)b->cols);
+    snprintf(out, bytes, "%s%s: %s%s", b->name, shape, size, what[b->kind]);
 }
 
 /* ---- the refusal -------------------------------------------------------------------------------
@@ -232,17 +237,15 @@ static void add_memory(bti_text *t, const bti_session *s) {
 static void add_blame(bti_text *t, const bti_session *s) {
     const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_blame b = bti_blame_of(s);
-    char bytes[32];
+    char text[256];
     int64_t n[2];
-    bti_format_bytes(b.bytes, bytes);
+    bti_blame_text(&b, text, sizeof text);
     bti_corpus_source(s->corpus, c->longest, &n[0]);
     bti_corpus_target(s->corpus, c->longest, &n[1]);
-    bti_text_add(t, "; most is %s, %lld x %lld (%s%s)", b.name, (long long)b.rows,
-                 (long long)b.cols, bytes, b.is_state ? " with gradient and moments" : "");
     bti_text_add(t,
-                 "; the longest pair, line %lld with %lld source and %lld target tokens, decides "
-                 "the activations",
-                 (long long)c->longest_line, (long long)n[0], (long long)n[1]);
+                 "; most is %s; the longest pair, line %lld with %lld source and %lld target "
+                 "tokens, decides the activations",
+                 text, (long long)c->longest_line, (long long)n[0], (long long)n[1]);
 }
 
 static bt_status add_changes(bti_text *t, const bti_session *s) {

@@ -29,15 +29,17 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out);
 char *bti_advice_text(const bti_advice *a);
 
 /* What needs most where the smallest plan is largest, with its bytes: a parameter with its gradient
- * and moments, or a tensor of the longest pair. */
+ * and moments, what is held outside the arena, or a tensor of the longest pair. */
+typedef enum bti_blame_kind { BTI_BLAME_STATE, BTI_BLAME_RUNTIME, BTI_BLAME_TENSOR } bti_blame_kind;
 typedef struct bti_blame {
     const char *name; /* borrowed from the session */
     uint64_t bytes;
-    int64_t rows, cols;
-    int is_state;
+    int64_t rows, cols; /* 0 of the runtime */
+    bti_blame_kind kind;
 } bti_blame;
 bti_blame bti_blame_of(const bti_session *s);
-
+/* "generator.weight, 250002 x 512: 1.91 GiB with its gradient and moments" */
+void bti_blame_text(const bti_blame *b, char *out, size_t bytes);
 /* Bytes of a parameter with its gradient and moments. */
 uint64_t bti_param_state(const bti_params *t, int32_t i);
 

@@ -11,8 +11,8 @@
 
 typedef struct block {
     struct block *next;
-    int32_t used;
-    char data[]; /* BLOCK x layers x (kept, peak, seconds) */
+    int64_t used; /* so wide that data is aligned for what lies in it */
+    char data[];  /* BLOCK x layers x (kept, peak, seconds) */
 } block;
 
 struct bti_prober {

@@ -33,7 +33,6 @@ typedef struct bti_probe {
     uint32_t compact;
     int accumulates; /* gradients are added to */
     int edges;       /* level NONE, the layer below each on another one, which drops its norm */
-    int first;       /* for the caller */
 } bti_probe;
 
 bt_status bti_prober_new(const bti_model *m, const bt_planning *planning, const bt_dev_info *info,

@@ -293,13 +293,9 @@ static void add_device(bti_text *t, const bti_session *s) {
 
 static void add_advice(bti_text *t, const bti_session *s, const bti_advice_list *list) {
     bti_blame b = bti_blame_of(s);
-    char bytes[32], n[2][BTI_NUMBER_BYTES];
-    bti_format_bytes(b.bytes, bytes);
-    bti_text_add(t, "\nMost is %s, %s x %s: %s%s.\n", b.name, whole(n[0], b.rows),
-                 whole(n[1], b.cols), bytes,
-                 b.is_state  ? " with its gradient and moments"
-                 : s->corpus ? ", for the longest pair"
-                             : "");
+    char bytes[32], text[256];
+    bti_blame_text(&b, text, sizeof text);
+    bti_text_add(t, "\nMost is %s.\n", text);
     bti_text_add(t, "To make it fit, cheapest first:\n");
     for (int i = 0; i < list->count; i++) {
         const bti_advice *a = &list->item[i];
