@@ -72,8 +72,11 @@ BT_API bt_status bt_run_text(const bt_run *run, char **text);
 BT_API bt_status bt_run_keys(char **text);
 
 /* ---- Devices ------------------------------------------------------------------------------------
- * A device is named "auto", "cpu", "cuda:0", "opencl:1" ...; NULL is "auto". Memory is "11GiB",
- * "8000MB", plain bytes or "auto"; NULL is the run file's memory.limit (translation: "auto"). */
+ * A device is named "auto", "cpu", "cuda:0", "opencl:1" ...; NULL is "auto". Of a list
+ * ("cuda:1,cpu") and of "auto" the first usable one is taken; for a run, the first on which its
+ * plan fits. Memory is "11GiB", "8000MB", plain bytes or "auto"; NULL is the run file's
+ * memory.limit (translation: "auto").
+ */
 
 /* All backends and devices, usable or not (then with the reason). */
 BT_API bt_status bt_devices_text(char **text);

@@ -305,8 +305,8 @@ static void norm_param_grads(const norm_mats *m, double grad_beta) {
                 db[i] += dy[i];
             }
         }
-        btref_put_grad(dg, grad_beta, &m->dgamma, 0, at, n);
-        btref_put_grad(db, grad_beta, &m->dbeta, 0, at, n);
+        if (m->dgamma.p != NULL) btref_put_grad(dg, grad_beta, &m->dgamma, 0, at, n);
+        if (m->dbeta.p != NULL) btref_put_grad(db, grad_beta, &m->dbeta, 0, at, n);
     }
 }
 

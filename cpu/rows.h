@@ -81,10 +81,10 @@ static inline void btcpu_colsum_row(btcpu_colsum *s) {
     if (++s->rows == BTCPU_SUM_ROWS) btcpu_colsum_flush(s);
 }
 
-/* out = beta out + sum `which` of all parts. */
+/* out = beta out + sum `which` of all parts; out NULL: not wanted. */
 static inline void btcpu_colsum_finish(float *ws, int64_t cols, int sums, int parts, int which,
                                        double beta, float *out) {
-    for (int p = 0; p < parts; p++) {
+    for (int p = 0; p < parts && out != NULL; p++) {
         const float *total = btcpu_colsum_at(ws, cols, sums, p).total + which * btcpu_round16(cols);
         if (p == 0 && beta == 0) {
             memcpy(out, total, (size_t)cols * sizeof(float));

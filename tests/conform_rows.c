@@ -127,17 +127,17 @@ static void take_over(cf_call *c, int i, int64_t rows, int64_t cols, const doubl
 void case_norm_bwd(void) {
     cf_call f, c;
     for (int s = 0; s < cf_shape_count; s++)
-        for (int option = 0; option < 8; option++) {
+        for (int option = 0; option < 16; option++) {
             int64_t rows = cf_shapes[s].rows, cols = cf_shapes[s].cols;
-            int beta = option & 1, dres = option >> 1 & 1;
-            double mean = option >> 2 ? 100 : 0;
-            if (!picked(option, 8, s)) continue;
+            int beta = option & 1, dres = option >> 1 & 1, without = option >> 3 ? 1 + s % 3 : 0;
+            double mean = option >> 2 & 1 ? 100 : 0;
+            if (!picked(option, 16, s)) continue;
             norm_fwd_call(&f, rows, cols, mean);
             cf_result forward = cf_oracle(&f);
             const double *stats = forward.y[BT_NORM_FWD_STATS];
             double rstd = largest(stats, 2 * rows, 1, 2);
-            cf_begin(&c, BT_OP_NORM_BWD, "%lld x %lld, beta %d, dres %d, mean %g", (long long)rows,
-                     (long long)cols, beta, dres, mean);
+            cf_begin(&c, BT_OP_NORM_BWD, "%lld x %lld, beta %d, dres %d, mean %g, without %d",
+                     (long long)rows, (long long)cols, beta, dres, mean, without);
             c.p.norm = (bt_norm_params){1e-5, beta};
             cf_add(&c, BT_NORM_BWD_DY, rows, cols);
             take_over(&c, BT_NORM_BWD_X, rows, cols, f.t[BT_NORM_FWD_X].x);
@@ -145,8 +145,8 @@ void case_norm_bwd(void) {
             cf_add(&c, BT_NORM_BWD_GAMMA, 1, cols);
             if (dres) cf_add(&c, BT_NORM_BWD_DRES, rows, cols);
             cf_add(&c, BT_NORM_BWD_DX, rows, cols);
-            cf_add(&c, BT_NORM_BWD_DGAMMA, 1, cols);
-            cf_add(&c, BT_NORM_BWD_DBETA, 1, cols);
+            if (!(without & 1)) cf_add(&c, BT_NORM_BWD_DGAMMA, 1, cols);
+            if (!(without & 2)) cf_add(&c, BT_NORM_BWD_DBETA, 1, cols);
             if (!beta) cf_poison(&c, BT_NORM_BWD_DGAMMA);
             if (!beta) cf_poison(&c, BT_NORM_BWD_DBETA);
             cf_bound(&c, BT_NORM_BWD_DX, (double)cols, 4 * (1 + rstd) * (1 + mean));
@@ -193,15 +193,18 @@ void case_add_norm_fwd(void) {
         }
 }
 
-static void add_norm_bwd_one(int64_t rows, int64_t cols, int option) {
+/* without: 1 has no dgamma, 2 no dbeta, 3 neither. */
+static void add_norm_bwd_one(int64_t rows, int64_t cols, int option, int without) {
     cf_call f, c;
-    int beta = option & 1, dres = option >> 1 & 1, dropped = option >> 2 & 1, outputs = option >> 3;
+    int beta = option & 1, dres = option >> 1 & 1, dropped = option >> 2 & 1,
+        outputs = option >> 3 & 3;
     add_norm_fwd_call(&f, rows, cols, 1);
     cf_result forward = cf_oracle(&f);
     const double *stats = forward.y[BT_ADD_NORM_FWD_STATS];
     double rstd = largest(stats, 2 * rows, 1, 2), mag = 8 * (1 + rstd);
-    cf_begin(&c, BT_OP_ADD_NORM_BWD, "%lld x %lld, beta %d, dres %d, dropout %d, outputs %d",
-             (long long)rows, (long long)cols, beta, dres, dropped, outputs);
+    cf_begin(&c, BT_OP_ADD_NORM_BWD,
+             "%lld x %lld, beta %d, dres %d, dropout %d, outputs %d, without %d", (long long)rows,
+             (long long)cols, beta, dres, dropped, outputs, without);
     c.p.add_norm = (bt_add_norm_params){1e-5, beta, drop(dropped ? 0.3f : 0)};
     cf_add(&c, BT_ADD_NORM_BWD_DY, rows, cols);
     take_over(&c, BT_ADD_NORM_BWD_R, rows, cols, forward.y[BT_ADD_NORM_FWD_R]);
@@ -210,8 +213,8 @@ static void add_norm_bwd_one(int64_t rows, int64_t cols, int option) {
     if (dres) cf_add(&c, BT_ADD_NORM_BWD_DRES, rows, cols);
     if (dropped) cf_rowpos(&c, BT_ADD_NORM_BWD_ROWPOS, rows);
     cf_add(&c, BT_ADD_NORM_BWD_DR, rows, cols);
-    cf_add(&c, BT_ADD_NORM_BWD_DGAMMA, 1, cols);
-    cf_add(&c, BT_ADD_NORM_BWD_DBETA, 1, cols);
+    if (!(without & 1)) cf_add(&c, BT_ADD_NORM_BWD_DGAMMA, 1, cols);
+    if (!(without & 2)) cf_add(&c, BT_ADD_NORM_BWD_DBETA, 1, cols);
     if (outputs & 1 || dropped) cf_add(&c, BT_ADD_NORM_BWD_DX, rows, cols);
     if (outputs & 2) cf_add(&c, BT_ADD_NORM_BWD_DBIAS, 1, cols);
     if (!beta) cf_poison(&c, BT_ADD_NORM_BWD_DGAMMA);
@@ -230,9 +233,10 @@ static void add_norm_bwd_one(int64_t rows, int64_t cols, int option) {
 
 void case_add_norm_bwd(void) {
     for (int s = 0; s < cf_shape_count; s++)
-        for (int option = 0; option < 32; option++)
-            if (picked(option, 32, s))
-                add_norm_bwd_one(cf_shapes[s].rows, cf_shapes[s].cols, option);
+        for (int option = 0; option < 64; option++)
+            if (picked(option, 64, s))
+                add_norm_bwd_one(cf_shapes[s].rows, cf_shapes[s].cols, option,
+                                 option >> 5 ? 1 + s % 3 : 0);
 }
 
 /* ---- sums and rows ------------------------------------------------------------------------------

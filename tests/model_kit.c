@@ -179,6 +179,9 @@ mk_model mk_open(const mk_setup *setup) {
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
     m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
+    size_t patterns = 0;
+    while (patterns < 4 && setup->freeze[patterns] != NULL) patterns++;
+    kit_ok(bti_model_freeze(m.model, setup->freeze, patterns));
     kit_ok(bti_plan_search(m.model, m.dev->driver->planning, &m.dev->info, &w, longest,
                            &setup->plan, &m.plan));
     kit_ok(bti_run_plan_check(m.plan));
@@ -223,13 +226,14 @@ double *mk_state(mk_model *m, bti_region region, int64_t *count) {
     int64_t at = 0;
     for (int32_t i = 0; i < t->count; i++) {
         int64_t n = t->param[i].rows * t->param[i].cols;
-        if (region == BTI_REGION_GRADIENTS && t->param[i].compact) {
+        int there = region == BTI_REGION_WEIGHTS || !t->param[i].frozen;
+        if (there && region == BTI_REGION_GRADIENTS && t->param[i].compact) {
             spread(m, i, host, out + at);
             at += n;
             continue;
         }
-        kit_ok(bti_engine_read(m->engine, region, i, 0, n, host));
-        for (int64_t j = 0; j < n; j++) out[at++] = bti_load(host, t->dtype, j);
+        if (there) kit_ok(bti_engine_read(m->engine, region, i, 0, n, host));
+        for (int64_t j = 0; j < n; j++) out[at++] = there ? bti_load(host, t->dtype, j) : 0;
     }
     free(host);
     if (count) *count = at;

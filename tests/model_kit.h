@@ -26,6 +26,7 @@ typedef struct mk_setup {
     bti_plan_options plan;
     const uint32_t *keep; /* kept classes of each layer instead of the plan's; may be NULL */
     bti_engine_settings engine;
+    char *freeze[4]; /* patterns, NULL behind the last */
     mk_watch *watch; /* may be NULL */
     int no_init;     /* weights stay zero */
 } mk_setup;
@@ -51,8 +52,8 @@ void mk_close(mk_model *m);
 int mk_there(void);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
-/* All elements of a state region as doubles, in parameter order, compact gradients at their ids;
- * malloc. */
+/* All elements of a state region as doubles, in parameter order, compact gradients at their ids,
+ * zero where a frozen parameter has none; malloc. */
 double *mk_state(mk_model *m, bti_region region, int64_t *count);
 /* Largest |a - b| over the norm of b; NaN counts as infinite. */
 double mk_relative(const double *a, const double *b, int64_t n);

@@ -35,7 +35,7 @@ static emission open_model(int variant, int64_t n, int64_t rows) {
                             .longest = {rows / 8, rows / 8}}};
     kit_ok(bti_model_new(&cfg, 100, 100, BT_F32, &e.model));
     kit_ok(bti_params_place(&e.model->params, 64, 0));
-    bti_staging_plan(&e.shape, 64, &e.places.staging);
+    bti_staging_plan(e.model, &e.shape, 64, &e.places.staging);
     e.places.position_rows = rows;
     e.keep = malloc((size_t)e.model->layers * sizeof *e.keep);
     kit_ok(bti_program_new("step", bti_backend_planning("ref"), &info, &e.p));

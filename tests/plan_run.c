@@ -13,6 +13,8 @@ START_TEST(poisoned) {
     s.backend = backend[_i % 2];
     s.model.norm = v & 1 ? BTI_NORM_PRE : BTI_NORM_POST;
     s.model.activation = v & 2 ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU;
+    s.model.positions = (bti_positions)(v >> 1 & 1);
+    s.model.position_rows = 9;
     s.model.tie = side ? BTI_TIE_NONE : (bti_tie)(v % 3);
     s.plan.force_compact = side ? side : v == 0 ? 0 : -1;
     s.model.d_model = 12;

@@ -24,7 +24,7 @@ static problem new_problem(int which) {
         which == 1 ? mk_sentences(3, equal, equal, 97, 1) : mk_sentences(5, source, target, 97, 1);
     s.model.d_model = which == 0 ? 64 : 16;
     s.model.ff = which == 0 ? 256 : 96;
-    s.model.encoder_layers = which == 1 ? 5 : 2;
+    s.model.encoder_layers = which == 1 ? 4 : 2;
     s.model.decoder_layers = which == 2 ? 4 : 2;
     s.model.norm = which == 1 ? BTI_NORM_PRE : BTI_NORM_POST;
     s.model.activation = which == 2 ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU;
@@ -68,10 +68,10 @@ static void add_choice(grid *g, bti_choice c) {
 }
 
 /* Levels: one for all layers, two in any proportion, segments of two. */
-static void add_levels(grid *g, bti_choice c, int segments) {
+static void add_levels(grid *g, bti_choice c) {
     int32_t layers = g->p->model->layers;
     add_choice(g, c);
-    for (int level = 1; level <= (segments ? BTI_LEVEL_SEGMENTS : BTI_LEVEL_LAYERS); level++)
+    for (int level = 1; level <= BTI_LEVEL_SEGMENTS; level++)
         for (int rest = 0; rest < level && rest < BTI_LEVEL_SEGMENTS; rest++)
             for (int32_t n = 1; n <= layers; n++) {
                 c.level = (bti_level)level;
@@ -88,12 +88,11 @@ static grid every_choice(const problem *p) {
     int64_t n = p->w.max_sentences, part[] = {1, 2, n}, *rows = (int64_t *)p->w.max_rows;
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++)
-            for (int slices = 1; slices <= 16; slices *= 4) {
+            for (int slices = 1; slices <= 16; slices *= 16) {
                 int64_t most = (rows[0] > rows[1] ? rows[0] : rows[1]) / part[i] + 1;
                 bti_choice c = {.parts = part[i], .logit_rows = chunk[k]};
                 if (slices > 1) c.slice_rows = (most + slices - 1) / slices;
-                if (k == 0 || (part[i] == n && slices == 16) || (k == 1 && slices == 1))
-                    add_levels(&g, c, slices != 4);
+                if (k == 0 || part[i] == n || (k == 1 && slices == 1)) add_levels(&g, c);
             }
     return g;
 }
@@ -168,14 +167,14 @@ static int64_t pick(int64_t least, int64_t most) {
 static mk_setup random_setup(void) {
     static int64_t side[2][9];
     mk_setup s = mk_defaults();
-    int64_t heads = pick(1, 4), n = pick(1, 9), longest = pick(1, 16), vocab = pick(8, 900);
+    int64_t heads = pick(1, 4), n = pick(1, 7), longest = pick(1, 16), vocab = pick(8, 900);
     for (int i = 0; i < 2; i++)
         for (int64_t k = 0; k < n; k++) side[i][k] = pick(1, longest);
     s.model.heads = heads;
     s.model.d_model = heads * 2 * pick(1, 12);
     s.model.ff = pick(4, 160);
-    s.model.encoder_layers = pick(1, 3);
-    s.model.decoder_layers = pick(1, 3);
+    s.model.encoder_layers = pick(1, 2);
+    s.model.decoder_layers = pick(1, 2);
     s.model.norm = pick(0, 1) ? BTI_NORM_PRE : BTI_NORM_POST;
     s.model.activation = pick(0, 1) ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU;
     s.model.tie = (bti_tie)pick(0, 2);

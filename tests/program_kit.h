@@ -101,5 +101,6 @@ void add_translate(TCase *tc);
 void add_repeat(TCase *tc);
 void add_valid(TCase *tc);
 void add_check(TCase *tc);
+void add_init(TCase *tc);
 
 #endif

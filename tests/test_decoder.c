@@ -36,7 +36,7 @@ static void put_weights(place *p) {
     }
     uint64_t bytes = (uint64_t)(LENGTH * p->model->cfg.d_model) * sizeof(float);
     float *table = malloc(bytes);
-    bti_model_positions(p->model, LENGTH, table);
+    bti_model_sinusoids(p->model, LENGTH, table);
     put(p, BTI_REGION_CONSTANT, p->places.positions, table, bytes);
     free(table);
 }

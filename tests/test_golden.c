@@ -5,6 +5,7 @@
 
 #include "backends/registry.h"
 #include "core/base/safetensors.h"
+#include "core/train/initial.h"
 #include "tests/kit.h"
 #include "tests/model_kit.h"
 
@@ -105,17 +106,35 @@ static double *golden_values(const golden *g, const char *prefix, const bti_para
     return out;
 }
 
+/* The golden weights as a file of their own in double, loaded as initial_model: with the names of
+ * the whole module, or of nn.Transformer alone. */
 static void set_parameters(const golden *g, mk_model *m) {
     const bti_params *t = &m->model->params;
+    const char *path = kit_str("%s/weights.safetensors", kit_tmpdir());
+    bti_st_tensor *tensor = calloc((size_t)t->count, sizeof *tensor);
+    size_t skip = g->setup.model.norm == BTI_NORM_PRE ? strlen("transformer.") : 0;
+    bti_st_writer *w;
+    bti_initial *initial;
     for (int32_t i = 0; i < t->count; i++) {
-        int64_t n = t->param[i].rows * t->param[i].cols;
+        const bti_param *p = &t->param[i];
+        int inside = strncmp(p->name, "transformer.", 12) == 0;
+        tensor[i] = (bti_st_tensor){.name = p->name + (inside ? skip : 0),
+                                    .dtype = BT_F64,
+                                    .dims = p->dims,
+                                    .shape = {p->dims == 2 ? p->rows : p->cols, p->cols}};
+    }
+    kit_ok(bti_st_create(path, tensor, (size_t)t->count, NULL, 0, &w));
+    for (int32_t i = 0; i < t->count; i++) {
         double *x = golden_values(g, "param", &t->param[i]);
-        void *host = malloc((size_t)n * sizeof(double));
-        for (int64_t j = 0; j < n; j++) bti_store(host, t->dtype, j, x[j]);
-        kit_ok(bti_engine_write(m->engine, BTI_REGION_WEIGHTS, i, host));
-        free(host);
+        kit_ok(bti_st_write(w, x, (size_t)(t->param[i].rows * t->param[i].cols) * sizeof *x));
         free(x);
     }
+    kit_ok(bti_st_finish(w));
+    kit_ok(bti_initial_open(path, 0, m->model, &initial));
+    ck_assert(bti_initial_is_whole(initial));
+    kit_ok(bti_initial_load(initial, m->engine));
+    bti_initial_close(initial);
+    free(tensor);
 }
 
 static void compare(const golden *g, mk_model *m, const char *prefix, bti_region region,
@@ -156,6 +175,7 @@ static void run_golden(const char *json, const char *tensors, bt_dtype dtype, bo
     g.setup.plan = *plan;
     g.setup.engine.before_step = check_gradients;
     g.setup.engine.user = &check;
+    g.setup.no_init = 1;
     m = mk_open(&g.setup);
     set_parameters(&g, &m);
     json_t *loss = json_object_get(g.root, "loss");

@@ -186,6 +186,24 @@ START_TEST(attention) {
 }
 END_TEST
 
+/* order and segs of rows by their position, the second column of rowpos. */
+static void plan_by_position(cf_call *b, const double *rowpos, int rows) {
+    double order[16], segs[17][2];
+    int n = 0, used = 0;
+    for (int p = 0; p < 9; p++) {
+        int first = n;
+        for (int r = 0; r < rows; r++)
+            if (rowpos[2 * r + 1] == p) order[n++] = r;
+        if (n == first) continue;
+        segs[used][0] = p;
+        segs[used++][1] = first;
+    }
+    segs[used][0] = -1;
+    segs[used++][1] = n;
+    memcpy(cf_add(b, BT_EMBED_BWD_ORDER, rows, 1), order, (size_t)rows * sizeof *order);
+    memcpy(cf_add(b, BT_EMBED_BWD_SEGS, used, 2), segs, (size_t)used * sizeof *segs);
+}
+
 START_TEST(embed) {
     static const double ids[6] = {2, 0, 2, 3, 2, 0}, order[6] = {1, 5, 0, 2, 4, 3},
                         segs[4][2] = {{0, 0}, {2, 2}, {3, 5}, {-1, 6}};
@@ -206,6 +224,12 @@ START_TEST(embed) {
     cf_add(&b, BT_EMBED_BWD_DTABLE, 5, 3);
     cf_result g = cf_oracle(&b);
     differences(&f, BT_EMBED_FWD_TABLE, BT_EMBED_FWD_Y, dy, 0, NULL, g.y[BT_EMBED_BWD_DTABLE]);
+    /* By the table of positions: the same op with rows by position and a scale of 1. */
+    plan_by_position(&b, f.t[BT_EMBED_FWD_ROWPOS].x, 6);
+    b.p.embed.scale = 1;
+    cf_add(&b, BT_EMBED_BWD_DTABLE, 9, 3);
+    g = cf_oracle(&b);
+    differences(&f, BT_EMBED_FWD_POSTAB, BT_EMBED_FWD_Y, dy, 0, NULL, g.y[BT_EMBED_BWD_DTABLE]);
     cf_reset();
 }
 END_TEST

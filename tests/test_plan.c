@@ -44,6 +44,8 @@ static bti_model_config random_model(void) {
                               .decoder_layers = pick(1, 7),
                               .norm = pick(0, 1) ? BTI_NORM_PRE : BTI_NORM_POST,
                               .activation = pick(0, 1) ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU,
+                              .positions = (bti_positions)(heads % 2),
+                              .position_rows = 1000,
                               .tie = (bti_tie)pick(0, 2),
                               .final_norm = (int)pick(0, 1),
                               .norm_eps = 1e-5,
@@ -84,13 +86,13 @@ static plain random_program(const char *planning, uint32_t alignment) {
     x.shape = (bti_shape){.sentences = pick(1, 40),
                           .rows = {pick(1, 900), pick(1, 900)},
                           .distinct = {vocab, vocab},
-                          .longest = {1, 1}};
+                          .longest = {900, 900}};
     for (int i = 0; i < 2; i++)
         if (x.shape.distinct[i] > x.shape.rows[i]) x.shape.distinct[i] = x.shape.rows[i];
     kit_ok(bti_model_new(&cfg, vocab, vocab, BT_F32, &x.model));
     kit_ok(bti_params_place(&x.model->params, alignment, 0));
-    bti_staging_plan(&x.shape, alignment, &x.places.staging);
-    x.places.position_rows = 1000;
+    bti_staging_plan(x.model, &x.shape, alignment, &x.places.staging);
+    x.places.position_rows = bti_model_sinusoid_rows(x.model, 1000);
     x.chunk = pick(1, 300);
     x.keep = calloc((size_t)x.model->layers, sizeof *x.keep);
     x.slice = pick(0, 1) ? pick(1, 400) : 0;

@@ -11,6 +11,7 @@ static void add(TCase *tc) {
     add_repeat(tc);
     add_valid(tc);
     add_check(tc);
+    add_init(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

@@ -57,13 +57,22 @@ START_TEST(devices) {
             ck_assert_int_gt((int)strlen(json_string_value(json_object_get(one, "reason"))), 0);
             continue;
         }
-        check_fields(one, "device backend usable name total_bytes free_bytes "
+        check_fields(one, "device backend usable name total_bytes free_bytes held_by_others_bytes "
                           "largest_allocation_bytes threads gflops gigabytes_per_s");
-        ck_assert(number_at(one, "total_bytes") >= number_at(one, "free_bytes"));
+        ck_assert(number_at(one, "total_bytes") >=
+                  number_at(one, "free_bytes") + number_at(one, "held_by_others_bytes"));
         cpu += strcmp(name, "cpu:0") == 0;
+    }
+    list = json_object_get(all, "planned_from_a_table");
+    ck_assert_uint_ge(json_array_size(list), 12);
+    json_array_foreach(list, i, one) {
+        check_fields(one, "device name backend total_bytes runtime_bytes peak_gflops "
+                          "peak_gigabytes_per_s compute_capability");
+        ck_assert(number_at(one, "total_bytes") > number_at(one, "runtime_bytes"));
     }
     json_decref(all);
     ck_assert_int_eq(cpu, 1);
+    check_has(bantam("devices").out, "rtx3090 ");
 }
 END_TEST
 

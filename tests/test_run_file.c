@@ -66,6 +66,8 @@ START_TEST(defaults) {
     ck_assert(c->schedule.kind == BTI_SCHEDULE_INVERSE_SQRT && c->schedule.warmup == 4000);
     ck_assert(c->validation.every == 1000 && c->validation.beam == 4 &&
               c->validation.patience == 10 && c->validation.metric == BTI_METRIC_BLEU);
+    ck_assert(c->model.positions == BTI_POSITIONS_SINUSOID && c->model.position_rows == 256);
+    ck_assert(c->initial_model == NULL && c->initial_partial == 0 && c->freeze.count == 0);
     ck_assert(c->checkpoint.every == 1000 && c->checkpoint.keep == 3);
     ck_assert(c->memory.limit == BTI_MEMORY_AUTO && c->memory.recompute == BTI_RECOMPUTE_AUTO);
     bti_run_config_free(c);
@@ -80,6 +82,8 @@ static const char *other_value(const bti_key *key) {
         return "\"/some where/else: x\"";
     case BTI_KEY_PATHS:
         return "/some/text";
+    case BTI_KEY_NAMES:
+        return "[\"*.layers.[01].*\", src_embed.weight]";
     case BTI_KEY_INT: /* one that every other key can live with */
         return strcmp(key->path, "model.d_model") == 0 ? "1024" : "16";
     case BTI_KEY_REAL:
@@ -179,7 +183,8 @@ START_TEST(every_key_refuses) {
     char what[512];
     bti_key_describe(key, what, sizeof what);
     ck_assert_msg(what[0] != 0 && key->help[0] != 0, "%s is not described", key->path);
-    int path = key->type == BTI_KEY_PATH || key->type == BTI_KEY_PATHS;
+    int path =
+        key->type == BTI_KEY_PATH || key->type == BTI_KEY_PATHS || key->type == BTI_KEY_NAMES;
     const char *bad = path ? "" : "?";
     refused(kit_str("\n\n%s\n", nested(key->path, kit_str("\"%s\"", bad))),
             kit_str("/dir/run.yaml:3: %s: \"%s\" is not %s", key->path, bad, what));
@@ -188,7 +193,7 @@ START_TEST(every_key_refuses) {
             kit_str("/dir/run.yaml:2: %s must be", key->path));
     refused(kit_str("\n%s\n", nested(key->path, "~")),
             kit_str("/dir/run.yaml:2: %s has no value", key->path));
-    if (key->type == BTI_KEY_PATHS) return;
+    if (key->type == BTI_KEY_PATHS || key->type == BTI_KEY_NAMES) return;
     refused(kit_str("\n%s\n", nested(key->path, "[a, b]")),
             kit_str("/dir/run.yaml:2: %s", key->path));
 }
@@ -209,7 +214,8 @@ static const fault faults[] = {
     {"model: {dmodel: 4}\n", "did you mean \"model.d_model\"?"},
     {"model: {Heads: 4}\n", "did you mean \"model.heads\"?"},
     {"checkpoint: {zebra: 4}\n", "there is no key \"checkpoint.zebra\"; allowed here: every, keep"},
-    {"zebra: 4\n", "allowed here: output, data, tokenizer, model, training,"},
+    {"zebra: 4\n", "allowed here: output, data, tokenizer, model, initial_model, initial_partial, "
+                   "freeze, training,"},
     {"model.heads: 4\n", "run.yaml:1: \"model.heads\": in a file a dot is a level"},
     {"tokenizer: {source: {shared: true}}\n", "there is no key \"tokenizer.source.shared\""},
     {"tokenizer: {source: {source: {kind: xlmr}}}\n", "\"tokenizer.source.source\""},
@@ -268,6 +274,10 @@ static const fault faults[] = {
     {"data: {train: {source: [a, {b: c}]}}\n",
      "data.train.source must be a path or a list of paths"},
     {"data: {train: {source: [a, \"\"]}}\n", "data.train.source: \"\" is not a path"},
+    {"freeze: [a, \"\"]\n", "freeze: \"\" is not a name pattern or a list of them"},
+    {"freeze: [a, [b]]\n", "run.yaml:1: freeze must be a name pattern or a list of them"},
+    {"freeze: [*.weight]\n", "run.yaml:1: not YAML"},
+    {"initial_modle: x\n", "did you mean \"initial_model\"?"},
     /* B12 */
     {"schedule:\n  warmup: -1\n",
      "run.yaml:2: schedule.warmup: \"-1\" is not a whole number from 0"},
@@ -319,15 +329,21 @@ START_TEST(sets_in_order) {
                           "data.valid.source=[v1, v2]",
                           "data.valid.target=[w1, /w2]",
                           "model.dropout=0.25",
-                          "data.features=[]"};
+                          "data.features=[]",
+                          "initial_model=../runs/a",
+                          "freeze=[transformer.encoder.*, \"*.norm?.*\"]"};
     bti_run_config *c = NULL;
-    kit_ok(bti_run_config_parse("/dir/run.yaml", LEAST "model: {heads: 2}\n", sets, 8, &c));
+    kit_ok(bti_run_config_parse("/dir/run.yaml", LEAST "model: {heads: 2}\n", sets, 10, &c));
     ck_assert_int_eq(c->model.heads, 16);
     ck_assert_int_eq(c->training.batch, 64);
     ck_assert_str_eq(c->output, "/dir/a=b c");
     ck_assert_uint_eq(c->data.valid_source.count, 2);
     ck_assert_str_eq(c->data.valid_source.path[1], "/dir/v2");
     ck_assert_str_eq(c->data.valid_target.path[1], "/w2");
+    ck_assert_str_eq(c->initial_model, "/dir/../runs/a");
+    ck_assert_uint_eq(c->freeze.count, 2);
+    ck_assert_str_eq(c->freeze.name[0], "transformer.encoder.*");
+    ck_assert_str_eq(c->freeze.name[1], "*.norm?.*");
     ck_assert(c->model.attention_dropout == 0.25 && c->model.embedding_dropout == 0.25);
     bti_run_config_free(c);
 }

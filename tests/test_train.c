@@ -1,6 +1,7 @@
 /* Updates of small models on each backend: cases B1, B3, B8, B10 and B11 at the level of a model.
  * tests/train_split.c has splits and levels, train_compact.c compact gradients, train_grad.c
- * differences, train_resume.c checkpoints, train_fault.c allocations and failures. */
+ * differences, train_freeze.c frozen parameters, train_initial.c first values from files,
+ * train_resume.c checkpoints, train_fault.c allocations and failures. */
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"
@@ -287,6 +288,8 @@ static void add(TCase *tc) {
     add_train_compact(tc);
     add_train_split(tc);
     add_train_grad(tc);
+    add_train_freeze(tc);
+    add_train_initial(tc);
     add_train_resume(tc);
     add_train_fault(tc);
 }

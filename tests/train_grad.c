@@ -35,6 +35,8 @@ static mk_setup tiny(int variant) {
                            .norm = variant & 1 ? BTI_NORM_PRE : BTI_NORM_POST,
                            .activation = variant & 2 ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU,
                            .tie = (bti_tie)(variant % 3),
+                           .positions = (bti_positions)(variant / 2 % 2),
+                           .position_rows = 4,
                            .final_norm = !(variant & 4),
                            .norm_eps = 1e-5,
                            .dropout = 0.2,

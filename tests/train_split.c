@@ -13,6 +13,8 @@ static mk_setup seven(int variant) {
     s.model.norm = variant & 1 ? BTI_NORM_PRE : BTI_NORM_POST;
     s.model.activation = variant & 2 ? BTI_ACTIVATION_GELU : BTI_ACTIVATION_RELU;
     s.model.tie = variant & 1 ? BTI_TIE_ALL : BTI_TIE_NONE;
+    s.model.positions = variant & 2 ? BTI_POSITIONS_LEARNED : BTI_POSITIONS_SINUSOID;
+    s.model.position_rows = 24;
     s.model.dropout = s.model.attention_dropout = 0.3;
     s.model.activation_dropout = s.model.embedding_dropout = 0.3;
     s.vocab[0] = s.vocab[1] = 1003;

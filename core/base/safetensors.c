@@ -309,8 +309,9 @@ static bt_status check_contiguous(const char *path, const bti_st_file *f, uint64
     return BT_OK;
 }
 
-/* Leaves out what has no type here and sets data, through an aligned copy where it must. */
-static bt_status place_data(const char *path, bti_st_file *f) {
+/* Leaves out what has no type here and sets data, through an aligned copy where it must, unless in
+ * place is wanted. */
+static bt_status place_data(const char *path, bti_st_file *f, int in_place) {
     size_t kept = 0;
     for (size_t i = 0; i < f->count; i++) {
         entry e = f->entries[i];
@@ -320,7 +321,7 @@ static bt_status place_data(const char *path, bti_st_file *f) {
             continue;
         }
         e.data = f->map + 8 + f->header + e.begin;
-        if ((uintptr_t)e.data % bti_dtype_size(e.t.dtype) != 0) {
+        if (!in_place && (uintptr_t)e.data % bti_dtype_size(e.t.dtype) != 0) {
             e.copy = bti_alloc((size_t)e.bytes, 1);
             if (e.copy == NULL) {
                 f->count = kept;
@@ -357,7 +358,8 @@ static bt_status check_sum(const char *path, const bti_st_file *f, bti_st_verify
     return BT_OK;
 }
 
-bt_status bti_st_open(const char *path, bti_st_verify verify, bti_st_file **out) {
+static bt_status open_file(const char *path, bti_st_verify verify, int in_place,
+                           bti_st_file **out) {
     bti_st_file *f = bti_alloc(1, sizeof *f);
     if (f == NULL) return BT_ENOMEM;
     const void *map;
@@ -381,13 +383,21 @@ bt_status bti_st_open(const char *path, bti_st_verify verify, bti_st_file **out)
     qsort(f->entries, f->count, sizeof *f->entries, by_place);
     s = check_contiguous(path, f, room);
     if (s == BT_OK && verify != BTI_ST_TRUST) s = check_sum(path, f, verify);
-    if (s == BT_OK) s = place_data(path, f);
+    if (s == BT_OK) s = place_data(path, f, in_place);
     if (s != BT_OK) goto fail;
     *out = f;
     return BT_OK;
 fail:
     bti_st_close(f);
     return s;
+}
+
+bt_status bti_st_open(const char *path, bti_st_verify verify, bti_st_file **out) {
+    return open_file(path, verify, 0, out);
+}
+
+bt_status bti_st_open_in_place(const char *path, bti_st_verify verify, bti_st_file **out) {
+    return open_file(path, verify, 1, out);
 }
 
 void bti_st_close(bti_st_file *f) {

@@ -43,6 +43,8 @@ typedef enum bti_st_verify {
 /* Maps a file. Header, offsets, shapes and lengths are always checked against the file's length.
  * BT_EINPUT naming file and fault. */
 bt_status bti_st_open(const char *path, bti_st_verify verify, bti_st_file **out);
+/* The same without copies: data may lie askew, so that it must be copied before it is used. */
+bt_status bti_st_open_in_place(const char *path, bti_st_verify verify, bti_st_file **out);
 void bti_st_close(bti_st_file *f);
 size_t bti_st_count(const bti_st_file *f);
 /* By place (in order of the data) or by name; NULL when there is none. Data is aligned to its type:

@@ -57,7 +57,7 @@ bt_status bti_losses_new(const bti_model *m, const bt_planning *planning, const 
     l->places = *places;
     l->caps = caps_for(l, batch);
     l->logit_rows = min64(l->caps.rows[1], LOGIT_ROWS);
-    bti_staging_plan(&l->caps, align, &l->places.staging);
+    bti_staging_plan(m, &l->caps, align, &l->places.staging);
     bt_status status = bti_program_new("losses", planning, info, &l->plan);
     if (status == BT_OK) status = emit(l, l->plan, &l->caps, &unused);
     if (status == BT_OK)

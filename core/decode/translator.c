@@ -21,44 +21,10 @@
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-/* A model file of a folder, NULL in *out when it is not there; a damaged one is passed over. */
-static bt_status open_if_there(const char *folder, const char *name, bti_checkpoint **out) {
-    char *path = bti_path_join(folder, name);
-    bt_status status = path == NULL ? BT_ENOMEM : BT_OK;
-    if (status == BT_OK && bti_file_exists(path)) {
-        status = bti_checkpoint_open(path, out);
-        if (status == BT_EINPUT) {
-            bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
-            status = BT_OK;
-        }
-    }
-    bti_free(path);
-    return status;
-}
-
-/* Of a folder: the model that validation found best; where nothing was validated, the newest of its
- * checkpoints and its model file. */
-static bt_status find_in_folder(const char *folder, bti_checkpoint **out) {
-    bti_checkpoint *model = NULL, *newest = NULL;
-    BT_TRY(open_if_there(folder, "best.safetensors", out));
-    if (*out != NULL) return BT_OK;
-    BT_TRY(open_if_there(folder, "model.safetensors", &model));
-    bt_status status = bti_checkpoint_newest(folder, &newest);
-    if (status != BT_OK) {
-        bti_checkpoint_close(model);
-        return status;
-    }
-    int keep = newest == NULL || (model != NULL && model->info.update >= newest->info.update);
-    bti_checkpoint_close(keep ? newest : model);
-    *out = keep ? model : newest;
-    if (*out != NULL) return BT_OK;
-    return bti_fail(BT_EINPUT, "%s holds no model.safetensors and no checkpoint", folder);
-}
-
 static bt_status find_model(const char *path, bti_checkpoint **out) {
     *out = NULL;
     if (!bti_dir_exists(path)) return bti_checkpoint_open(path, out);
-    BT_TRY(find_in_folder(path, out));
+    BT_TRY(bti_checkpoint_find(path, out));
     bti_log(BT_LOG_INFO, "%s, after update %lld", (*out)->path, (long long)(*out)->info.update);
     return BT_OK;
 }
@@ -136,7 +102,8 @@ static bt_status plan(bt_translator *t) {
     uint64_t need, align = t->dev->info.alignment;
     char a[32], b[32];
     BT_TRY(bti_params_place(&t->model->params, align, t->dev->info.max_alloc / align * align));
-    t->places = (bti_places){.position_rows = t->cfg->data.max_length};
+    t->places =
+        (bti_places){.position_rows = bti_model_sinusoid_rows(t->model, t->cfg->data.max_length)};
     BT_TRY(bti_device_warm(t->dev, t->model, t->with_losses ? 4096 : 0, 256));
     BT_TRY(bti_memory_budget(t->dev, t->options.memory, BTI_MEMORY_AUTO, &memory));
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
@@ -174,9 +141,10 @@ static bt_status load(bt_translator *t, const bti_checkpoint *c) {
                       (uint64_t)(p->param[i].rows * p->param[i].cols) * sizeof(float)));
     }
     uint64_t bytes = (uint64_t)(t->places.position_rows * t->model->cfg.d_model) * sizeof(float);
+    if (bytes == 0) return BT_OK;
     void *table = bti_alloc(1, bytes);
     if (table == NULL) return BT_ENOMEM;
-    bti_model_positions(t->model, t->places.position_rows, table);
+    bti_model_sinusoids(t->model, t->places.position_rows, table);
     bt_status status = upload(t, BTI_REGION_CONSTANT, t->places.positions, table, bytes);
     bti_free(table);
     return status;

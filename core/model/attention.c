@@ -82,7 +82,8 @@ bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, 
                       BTI_CLASS_BLOCK);
 }
 
-/* Gradients of the projections from those of q, k and v; the key bias has none. */
+/* Gradients of the projections from those of q, k and v; the key bias has none. Over the encoder,
+ * q comes from x and k and v from its output. */
 static void projection_bwd(bti_build *b, const bti_block *k, bti_saved *s, bti_tid dq, bti_tid dkv,
                            bti_tid dx, double beta) {
     bti_program *p = b->p;
@@ -92,15 +93,13 @@ static void projection_bwd(bti_build *b, const bti_block *k, bti_saved *s, bti_t
     qkv g = split(b, k, dq, dkv);
     bti_bias_grad(b, g.q, bti_cols(db, 0, d), gb);
     bti_bias_grad(b, g.v, bti_cols(db, 2 * d, d), gb);
-    bti_ref x = bti_all(p, bti_need(p, s->x));
-    if (k->kind == BTI_BLOCK_SELF) {
-        bti_linear_dw(b, bti_all(p, dq), x, dw, gb);
-        bti_linear_dx(b, bti_all(p, dq), w, bti_all(p, dx), beta);
-        return;
-    }
-    bti_linear_dw(b, bti_all(p, dq), x, bti_rows(dw, 0, d), gb);
-    bti_linear_dx(b, bti_all(p, dq), bti_rows(w, 0, d), bti_all(p, dx), beta);
+    int64_t of_x = k->kind == BTI_BLOCK_SELF ? 3 * d : d;
+    if (dw.id != 0)
+        bti_linear_dw(b, bti_all(p, dq), bti_all(p, bti_need(p, s->x)), bti_rows(dw, 0, of_x), gb);
+    if (dx != 0) bti_linear_dx(b, bti_all(p, dq), bti_rows(w, 0, of_x), bti_all(p, dx), beta);
+    if (k->kind == BTI_BLOCK_SELF) return;
     bti_linear_dw(b, bti_all(p, dkv), bti_all(p, b->memory), bti_rows(dw, d, 2 * d), gb);
+    if (b->dmemory == 0) return;
     bti_linear_dx(b, bti_all(p, dkv), bti_rows(w, d, 2 * d), bti_all(p, b->dmemory),
                   b->memory_written ? 1 : 0);
     b->memory_written = 1;
@@ -110,10 +109,14 @@ void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti
                        bti_saved *s, bti_tid dx, double beta) {
     bti_program *p = b->p;
     int64_t d = b->m->cfg.d_model;
-    bti_tid a = bti_need(p, s->a), lse = bti_need(p, s->lse);
-    bti_tid q = bti_need(p, s->q), kv = bti_need(p, s->kv);
-    int64_t rows = bti_tensor_rows(p, q);
+    int inside = dx != 0 || bti_trains(b, k->in.w) || bti_trains(b, k->in.b) ||
+                 (k->kind == BTI_BLOCK_CROSS && b->dmemory != 0);
+    if (!inside && !bti_trains(b, k->out.w)) return;
+    bti_tid a = bti_need(p, s->a), lse = inside ? bti_need(p, s->lse) : 0;
+    bti_tid q = inside ? bti_need(p, s->q) : 0, kv = inside ? bti_need(p, s->kv) : 0;
     bti_linear_dw(b, bti_all(p, dy), bti_all(p, a), bti_grad(b, k->out.w), bti_grad_beta(b));
+    if (!inside) return;
+    int64_t rows = bti_tensor_rows(p, q);
     bti_tid da = bti_activation_new(b, "d attention", l->index, BTI_CLASS_NONE, rows, d);
     bti_linear_dx(b, bti_all(p, dy), bti_weight(b, k->out.w), bti_all(p, da), 0);
 

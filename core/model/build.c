@@ -44,7 +44,7 @@ bti_tid bti_linear(bti_build *b, bti_ref x, bti_ref w, const char *name, int32_t
 }
 
 void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta) {
-    gemm(b, dy, 1, x, 0, dw, beta);
+    if (dw.id != 0) gemm(b, dy, 1, x, 0, dw, beta);
 }
 
 void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta) {
@@ -52,6 +52,7 @@ void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta)
 }
 
 void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta) {
+    if (db.id == 0) return;
     bti_emit(b->p, BT_OP_BIAS_ACT_BWD,
              BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = dy, [BT_BIAS_ACT_BWD_DBIAS] = db),
              &(bt_op_params){.bias_act = {.act = BT_ACT_NONE, .beta = beta}}, 0);
@@ -64,12 +65,13 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
         bti_region region = g ? BTI_REGION_GRADIENTS : BTI_REGION_WEIGHTS;
         for (int32_t i = 0; i < t->count; i++) {
             const bti_param *q = &t->param[i];
+            int64_t rows = g == 0 ? q->rows : q->frozen ? 0 : q->grad_rows;
             bti_tid id = bti_tensor_fixed(p, q->name, region, g ? q->grad_address : q->address,
-                                          t->dtype, g ? q->grad_rows : q->rows, q->cols);
+                                          t->dtype, rows, q->cols);
             if (i == 0 && g) b->grad0 = id;
             if (i == 0 && !g) b->weight0 = id;
         }
     }
-    b->positions = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
+    b->sinusoids = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
                                     b->dtype, places->position_rows, b->m->cfg.d_model);
 }

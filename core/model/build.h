@@ -11,11 +11,11 @@ typedef struct bti_build {
     bt_dtype dtype, acc;
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
-    bti_tid positions;
-    bti_tid memory, dmemory;               /* encoder output and its gradient */
-    int memory_written;                    /* dmemory has a first writer */
-    uint8_t stable_rows;                   /* products y = x w^T keep rows apart, see decode.h */
-    int64_t row_tile;                      /* > 0: they run in tiles of this many rows */
+    bti_tid sinusoids;
+    bti_tid memory, dmemory; /* encoder output and its gradient, 0: nothing below learns */
+    int memory_written;      /* dmemory has a first writer */
+    uint8_t stable_rows;     /* products y = x w^T keep rows apart, see decode.h */
+    int64_t row_tile;        /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
     uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;
@@ -38,8 +38,12 @@ typedef struct bti_layer_saved bti_layer_saved;
 static inline bti_ref bti_weight(const bti_build *b, int32_t param) {
     return bti_all(b->p, b->weight0 + param);
 }
+static inline int bti_trains(const bti_build *b, int32_t param) {
+    return !b->m->params.param[param].frozen;
+}
+/* Absent when the parameter is frozen: what would only write it is not emitted. */
 static inline bti_ref bti_grad(const bti_build *b, int32_t param) {
-    return bti_all(b->p, b->grad0 + param);
+    return bti_trains(b, param) ? bti_all(b->p, b->grad0 + param) : (bti_ref){0};
 }
 /* beta of a gradient with one writer a micro-batch. */
 static inline double bti_grad_beta(const bti_build *b) {
@@ -57,7 +61,9 @@ typedef struct bti_decode_state {
 
 /* y = x w^T into given rows. */
 void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y);
-/* Declares weights, gradients and the position table: fixed places, first and always alike. */
+/* Sets m->lowest from what is frozen. */
+void bti_model_find_lowest(bti_model *m);
+/* Declares weights, gradients and the table of sinusoids: fixed places, first and always alike. */
 void bti_declare_parameters(bti_build *b, const bti_places *places);
 /* The stack of layers of one side with its final norm, forward. */
 bti_tid bti_stack_fwd(bti_build *b, int decoder, bti_tid x, bti_tid *norm_input,
@@ -65,18 +71,19 @@ bti_tid bti_stack_fwd(bti_build *b, int decoder, bti_tid x, bti_tid *norm_input,
 /* y = x w^T, a new tensor. */
 bti_tid bti_linear(bti_build *b, bti_ref x, bti_ref w, const char *name, int32_t layer,
                    bti_class cls);
-/* dw = beta dw + dy^T x. */
+/* dw = beta dw + dy^T x; nothing when dw is absent. */
 void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta);
 /* dx = beta dx + dy w. */
 void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta);
-/* db = beta db + column sums of dy. */
+/* db = beta db + column sums of dy; nothing when db is absent. */
 void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta);
 /* A new activation tensor of the model's type (gradients: BTI_CLASS_NONE). */
 bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
                            int64_t rows, int64_t cols);
 
 /* Blocks: forward gives the output before its bias; backward takes the gradient of that output and
- * sets dx (beta 0) or adds to it (beta 1). Gradients of the out bias are the caller's. */
+ * sets dx (beta 0) or adds to it (beta 1); dx 0: nothing below it learns. Gradients of the out bias
+ * are the caller's. */
 bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x,
                           bti_saved *s);
 void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy,
@@ -95,14 +102,16 @@ bti_tid bti_norm_fwd(bti_build *b, const bti_pair *norm, bti_tid x, int32_t laye
 bti_tid bti_norm_bwd(bti_build *b, const bti_pair *norm, bti_tid dy, bti_tid x, bti_tid stats,
                      bti_tid dres, int32_t layer);
 
-/* A whole layer; backward gives the gradient of its input. */
+/* A whole layer; backward gives the gradient of its input, 0 when nothing below it learns. */
 bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_saved *s);
 bti_tid bti_layer_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s);
 
+/* What is added to the embeddings of a side: learned rows or sinusoids. */
+bti_ref bti_position_table(const bti_build *b, int side);
 bti_tid bti_embedding_fwd(bti_build *b, int side);
 void bti_embedding_bwd(bti_build *b, int side, bti_tid dy);
 
-/* Output layer and loss in chunks; with training dhidden is set. */
+/* Output layer and loss in chunks; with training dhidden is set where the decoder learns. */
 void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden);
 
 #endif

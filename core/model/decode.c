@@ -66,13 +66,13 @@ static bti_tid embed(decoding *d, int side, bti_tid ids, bti_tid rowpos) {
     const bti_model *m = d->b.m;
     bti_tid y = bti_tensor_new(p, "embedding", -1, BTI_KIND_ACTIVATION, BTI_CLASS_NONE, d->b.dtype,
                                bti_tensor_rows(p, ids), m->cfg.d_model);
-    bti_emit(
-        p, BT_OP_EMBED_FWD,
-        BTI_OPERANDS(
-            [BT_EMBED_FWD_TABLE] = bti_weight(&d->b, m->embed[side]),
-            [BT_EMBED_FWD_IDS] = bti_all(p, ids), [BT_EMBED_FWD_ROWPOS] = bti_all(p, rowpos),
-            [BT_EMBED_FWD_POSTAB] = bti_all(p, d->b.positions), [BT_EMBED_FWD_Y] = bti_all(p, y)),
-        &(bt_op_params){.embed = {.scale = sqrt((double)m->cfg.d_model)}}, 0);
+    bti_emit(p, BT_OP_EMBED_FWD,
+             BTI_OPERANDS([BT_EMBED_FWD_TABLE] = bti_weight(&d->b, m->embed[side]),
+                          [BT_EMBED_FWD_IDS] = bti_all(p, ids),
+                          [BT_EMBED_FWD_ROWPOS] = bti_all(p, rowpos),
+                          [BT_EMBED_FWD_POSTAB] = bti_position_table(&d->b, side),
+                          [BT_EMBED_FWD_Y] = bti_all(p, y)),
+             &(bt_op_params){.embed = {.scale = sqrt((double)m->cfg.d_model)}}, 0);
     return y;
 }
 

@@ -93,24 +93,34 @@ bti_tid bti_ff_fwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid
     return y;
 }
 
-/* What a slice of backward reads and writes. h0: gelu only. */
+/* What a slice of backward reads and writes; 0 where it is not wanted. h0: gelu only. */
 typedef struct hidden {
+    int out, in; /* gradients of the weights are wanted */
+    int inside;  /* so is what lies below the activation */
     bti_tid h0, h, dh, dh0;
 } hidden;
 
-static hidden hidden_bwd(bti_build *b, const bti_layer *l, int64_t rows, const bti_saved *s) {
+/* Of frozen blocks, and where nothing below learns (dx 0), only what is asked for is made. */
+static hidden hidden_bwd(bti_build *b, const bti_layer *l, const bti_block *k, int64_t rows,
+                         const bti_saved *s, bti_tid dx) {
     bti_program *p = b->p;
     int64_t n = slice_of(b, rows), ff = b->m->cfg.ff;
-    hidden t = {0};
-    t.h = whole(b, l, class_of_h(b))
-              ? bti_need(p, s->h)
-              : bti_activation_new(b, "ff activation", l->index, BTI_CLASS_NONE, n, ff);
-    if (!is_relu(b))
+    hidden t = {.out = bti_trains(b, k->out.w), .in = bti_trains(b, k->in.w)};
+    int through = dx != 0 || t.in;
+    t.inside = through || bti_trains(b, k->in.b);
+    if (t.out || (t.inside && is_relu(b)))
+        t.h = whole(b, l, class_of_h(b))
+                  ? bti_need(p, s->h)
+                  : bti_activation_new(b, "ff activation", l->index, BTI_CLASS_NONE, n, ff);
+    if (!is_relu(b) && (t.inside || (t.out && !whole(b, l, class_of_h(b)))))
         t.h0 = whole(b, l, BTI_CLASS_FF)
                    ? bti_need(p, s->h0)
                    : bti_activation_new(b, "ff", l->index, BTI_CLASS_NONE, n, ff);
-    t.dh = t.dh0 = bti_activation_new(b, "d ff activation", l->index, BTI_CLASS_NONE, n, ff);
-    if (!sliced(b)) t.dh0 = bti_activation_new(b, "d ff", l->index, BTI_CLASS_NONE, n, ff);
+    if (t.inside)
+        t.dh = t.dh0 = bti_activation_new(b, "d ff activation", l->index, BTI_CLASS_NONE, n, ff);
+    if (!through) t.dh0 = 0;
+    if (through && !sliced(b))
+        t.dh0 = bti_activation_new(b, "d ff", l->index, BTI_CLASS_NONE, n, ff);
     return t;
 }
 
@@ -118,13 +128,19 @@ static bti_ref input(bti_build *b, const bti_saved *s, int64_t at, int64_t n) {
     return bti_rows(bti_all(b->p, bti_need(b->p, s->x)), at, n);
 }
 
+/* Rows of a slice of a tensor that may be absent. */
+static bti_ref part_or_none(const bti_build *b, const bti_layer *l, bti_tid id, bti_class cls,
+                            int64_t at, int64_t n) {
+    return id != 0 ? part(b, l, id, cls, at, n) : (bti_ref){0};
+}
+
 /* Makes a slice of what is not kept: relu in place, since its backward wants the output alone. */
 static void remake(bti_build *b, const bti_layer *l, const bti_block *k, const bti_saved *s,
-                   bti_ref h0, bti_ref h, int64_t at) {
+                   bti_ref h0, bti_ref h, int64_t at, int64_t n) {
     if (is_relu(b)) h0 = h;
-    if (!whole(b, l, BTI_CLASS_FF))
-        bti_linear_into(b, input(b, s, at, h.rows), bti_weight(b, k->in.w), h0);
-    if (!whole(b, l, class_of_h(b))) activation(b, l, k, h0, h, at);
+    if (!whole(b, l, BTI_CLASS_FF) && h0.id != 0)
+        bti_linear_into(b, input(b, s, at, n), bti_weight(b, k->in.w), h0);
+    if (!whole(b, l, class_of_h(b)) && h.id != 0) activation(b, l, k, h0, h, at);
 }
 
 static void act_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_ref h0, bti_ref h,
@@ -141,27 +157,39 @@ static void act_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_re
         &params, 0);
 }
 
+/* Rows at .. at+n-1: gradients of both products and of what lies between. */
+static void slice_bwd(bti_build *b, const bti_layer *l, const bti_block *k, const hidden *t,
+                      const bti_saved *s, bti_ref dy, bti_ref dx, double beta, int64_t at) {
+    bti_program *p = b->p;
+    int64_t n = dy.rows;
+    double gb = at == 0 ? bti_grad_beta(b) : 1;
+    bti_ref h = part_or_none(b, l, t->h, class_of_h(b), at, n);
+    bti_ref h0 = part_or_none(b, l, t->h0, BTI_CLASS_FF, at, n);
+    remake(b, l, k, s, h0, h, at, n);
+    bti_linear_dw(b, dy, h, bti_grad(b, k->out.w), gb);
+    if (!t->inside) return;
+    bti_ref dh = bti_rows(bti_all(p, t->dh), 0, n);
+    bti_ref dh0 = t->dh0 != 0 ? bti_rows(bti_all(p, t->dh0), 0, n) : (bti_ref){0};
+    bti_linear_dx(b, dy, bti_weight(b, k->out.w), dh, 0);
+    act_bwd(b, l, k, h0, h, dh, dh0, at, gb);
+    if (t->in) bti_linear_dw(b, dh0, input(b, s, at, n), bti_grad(b, k->in.w), gb);
+    if (dx.id != 0) bti_linear_dx(b, dh0, bti_weight(b, k->in.w), dx, beta);
+}
+
 void bti_ff_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy, bti_saved *s,
                 bti_tid dx, double beta) {
     bti_program *p = b->p;
     int64_t rows = bti_tensor_rows(p, dy), n = slice_of(b, rows), at = 0;
-    hidden t = hidden_bwd(b, l, rows, s);
+    hidden t = hidden_bwd(b, l, k, rows, s, dx);
+    if (!t.out && !t.inside) return;
     if (sliced(b)) {
-        bti_need(p, s->x); /* loops find it made */
+        if (t.in || !whole(b, l, BTI_CLASS_FF)) bti_need(p, s->x); /* loops find it made */
         bti_loop_begin(p);
     }
     do {
         int64_t m = rows - at < n ? rows - at : n;
-        double gb = at == 0 ? bti_grad_beta(b) : 1;
-        bti_ref dym = bti_rows(bti_all(p, dy), at, m), h = part(b, l, t.h, class_of_h(b), at, m);
-        bti_ref h0 = is_relu(b) ? (bti_ref){0} : part(b, l, t.h0, BTI_CLASS_FF, at, m);
-        bti_ref dh = bti_rows(bti_all(p, t.dh), 0, m), dh0 = bti_rows(bti_all(p, t.dh0), 0, m);
-        remake(b, l, k, s, h0, h, at);
-        bti_linear_dw(b, dym, h, bti_grad(b, k->out.w), gb);
-        bti_linear_dx(b, dym, bti_weight(b, k->out.w), dh, 0);
-        act_bwd(b, l, k, h0, h, dh, dh0, at, gb);
-        bti_linear_dw(b, dh0, input(b, s, at, m), bti_grad(b, k->in.w), gb);
-        bti_linear_dx(b, dh0, bti_weight(b, k->in.w), bti_rows(bti_all(p, dx), at, m), beta);
+        bti_ref to = dx != 0 ? bti_rows(bti_all(p, dx), at, m) : (bti_ref){0};
+        slice_bwd(b, l, k, &t, s, bti_rows(bti_all(p, dy), at, m), to, beta, at);
         if (sliced(b)) bti_loop_next(p);
         at += n;
     } while (at < rows);

@@ -140,11 +140,18 @@ bti_tid bti_layer_fwd(bti_build *b, const bti_layer *l, bti_tid x, bti_layer_sav
     return in;
 }
 
+/* Does anything below a block learn, so that the gradient of its input is wanted? */
+static int more_below(const bti_build *b, const bti_layer *l, int block) {
+    return b->m->lowest[l->decoder] < bti_unit(b->m, l, block);
+}
+
 static bti_tid post_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_saved *s) {
     for (int i = l->blocks - 1; i >= 0; i--) {
         const bti_block *k = &l->block[i];
+        int more = more_below(b, l, i);
         bti_tid dr, df = add_norm_bwd(b, l, k, &k->norm, dy, &s->block[i], 0, &dr);
-        block_bwd(b, l, k, df, &s->block[i], dr, 1);
+        block_bwd(b, l, k, df, &s->block[i], more ? dr : 0, 1);
+        if (!more) return 0;
         dy = dr;
     }
     return dy;
@@ -157,6 +164,7 @@ static bti_tid last_sum_bwd(bti_build *b, const bti_layer *l, const bti_block *k
     bti_tid df = drop.p > 0 ? bti_activation_new(b, "d block", l->index, BTI_CLASS_NONE,
                                                  bti_tensor_rows(p, dy), b->m->cfg.d_model)
                             : 0;
+    if (df == 0 && !bti_trains(b, k->out.b)) return dy;
     bti_emit(
         p, BT_OP_BIAS_ACT_BWD,
         BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = bti_all(p, dy), [BT_BIAS_ACT_BWD_ROWPOS] = rowpos(b, l),
@@ -171,10 +179,16 @@ static bti_tid pre_bwd(bti_build *b, const bti_layer *l, bti_tid dy, bti_layer_s
     bti_tid g = dy, df = last_sum_bwd(b, l, &l->block[l->blocks - 1], dy);
     for (int i = l->blocks - 1; i >= 0; i--) {
         const bti_block *k = &l->block[i];
-        bti_tid dn = bti_activation_new(b, "d norm", l->index, BTI_CLASS_NONE,
-                                        bti_tensor_rows(b->p, dy), b->m->cfg.d_model);
+        int more = more_below(b, l, i);
+        bti_tid dn = 0, x = i == 0 ? s->x : s->block[i - 1].r;
+        bti_tid stats = i == 0 ? s->stats0 : s->block[i - 1].stats;
+        if (more || bti_trains(b, k->norm.w) || bti_trains(b, k->norm.b))
+            dn = bti_activation_new(b, "d norm", l->index, BTI_CLASS_NONE,
+                                    bti_tensor_rows(b->p, dy), b->m->cfg.d_model);
         block_bwd(b, l, k, df, &s->block[i], dn, 0);
-        if (i == 0) return bti_norm_bwd(b, &k->norm, dn, s->x, s->stats0, g, l->index);
+        if (!more && dn != 0) bti_norm_bwd(b, &k->norm, dn, x, stats, 0, l->index);
+        if (!more) return 0;
+        if (i == 0) return bti_norm_bwd(b, &k->norm, dn, x, stats, g, l->index);
         bti_tid dr;
         df = add_norm_bwd(b, l, &l->block[i - 1], &k->norm, dn, &s->block[i - 1], g, &dr);
         g = dr;

@@ -73,6 +73,13 @@ static bt_status add_tables(bti_model *m) {
                                             : m->embed[1];
     m->generator.b = bti_params_add(&m->params, "generator.bias", 1, 1, m->vocab[1], BTI_INIT_ZERO);
     int bad = m->embed[0] < 0 || m->embed[1] < 0 || m->generator.w < 0 || m->generator.b < 0;
+    m->positions[0] = m->positions[1] = -1;
+    for (int side = 0; side < 2 && c->positions == BTI_POSITIONS_LEARNED; side++) {
+        m->positions[side] =
+            bti_params_add(&m->params, side ? "tgt_positions.weight" : "src_positions.weight", 2,
+                           c->position_rows, d, BTI_INIT_EMBEDDING);
+        bad = bad || m->positions[side] < 0;
+    }
     return bad ? BT_ENOMEM : BT_OK;
 }
 
@@ -114,6 +121,7 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
         bti_model_free(m);
         return status;
     }
+    bti_model_find_lowest(m);
     *out = m;
     return BT_OK;
 }
@@ -121,7 +129,8 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
 uint32_t bti_model_may_compact(const bti_model *m) {
     uint32_t sides = 0;
     for (int side = 0; side < 2; side++)
-        if (m->embed[side] != m->embed[!side] && m->embed[side] != m->generator.w)
+        if (m->embed[side] != m->embed[!side] && m->embed[side] != m->generator.w &&
+            !m->params.param[m->embed[side]].frozen)
             sides |= 1u << side;
     return sides;
 }
@@ -134,7 +143,11 @@ void bti_model_free(bti_model *m) {
     bti_free(m);
 }
 
-void bti_model_positions(const bti_model *m, int64_t rows, void *out) {
+int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length) {
+    return m->cfg.positions == BTI_POSITIONS_LEARNED ? 0 : max_length;
+}
+
+void bti_model_sinusoids(const bti_model *m, int64_t rows, void *out) {
     int64_t d = m->cfg.d_model;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < d; c++) {

@@ -34,11 +34,13 @@ typedef struct bti_model {
     bti_model_config cfg;
     int64_t vocab[2]; /* source, target */
     bti_params params;
-    int32_t embed[2];   /* tables; equal when all are tied */
-    bti_pair generator; /* w is embed[1] when tied */
+    int32_t embed[2];     /* tables; equal when all are tied */
+    int32_t positions[2]; /* learned tables, never tied; -1: sinusoids */
+    bti_pair generator;   /* w is embed[1] when tied */
     bti_pair final_norm[2];
     bti_layer *layer;
     int32_t layers;
+    int32_t lowest[2]; /* of each side the lowest unit that backward reaches; INT32_MAX: none */
     struct bti_layer_saved *saved; /* scratch of an emission, one a layer */
 } bti_model;
 
@@ -46,12 +48,34 @@ typedef struct bti_model {
 bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64_t target_vocab,
                         bt_dtype dtype, bti_model **out);
 void bti_model_free(bti_model *m);
+
+/* The index of a parameter by any of its names: a tied table has those of the tables that it stands
+ * for. -1: there is none. */
+int32_t bti_model_find(const bti_model *m, const char *name);
+/* Freezes, before places are given, what the patterns (fnmatch's) match by any name. A pattern that
+ * matches nothing and a model that could not learn are BT_EINPUT. */
+bt_status bti_model_freeze(bti_model *m, char *const *pattern, size_t count);
+
+/* Units of a side's stack, from below: 0 are its tables, then each block of each layer, and the
+ * final norm above them. */
+static inline int32_t bti_unit(const bti_model *m, const bti_layer *l, int block) {
+    int32_t i = l->index - (l->decoder ? (int32_t)m->cfg.encoder_layers : 0);
+    return 1 + i * BTI_MAX_BLOCKS + block;
+}
+/* Has backward anything to do in a side's stack? The encoder's gradient comes through the decoder.
+ */
+static inline int bti_model_learns(const bti_model *m, int side) {
+    return m->lowest[side] != INT32_MAX;
+}
 /* Sides (bit 0 source, bit 1 target) whose table the embedding alone writes a gradient to: that
- * gradient may be compact. */
+ * gradient may be compact; none of a frozen one. */
 uint32_t bti_model_may_compact(const bti_model *m);
-/* Sinusoid table, rows x d_model of the model's dtype: sin in even, cos in odd columns,
+/* Rows of the table of sinusoids for sequences of up to max_length: none where positions are
+ * learned. */
+int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length);
+/* That table, rows x d_model of the model's dtype: sin in even, cos in odd columns,
  * angle = row / 10000^(2 floor(col/2) / d_model). */
-void bti_model_positions(const bti_model *m, int64_t rows, void *out);
+void bti_model_sinusoids(const bti_model *m, int64_t rows, void *out);
 
 /* ---- shapes and staging -----------------------------------------------------------------------
  */
@@ -71,6 +95,8 @@ typedef enum bti_table {
     BTI_TABLE_ROWPOS,                   /* rows x 2: place, position */
     BTI_TABLE_ORDER,                    /* rows x 1: rows by id */
     BTI_TABLE_SEGS,                     /* (distinct + 1) x 2 */
+    BTI_TABLE_POSITION_ORDER,           /* rows x 1: rows by position; learned positions only */
+    BTI_TABLE_POSITION_SEGS,            /* (longest + 1) x 2; learned positions only */
     BTI_TABLE_SIDED,                    /* the tables above exist for each side */
     BTI_TABLE_LABELS = BTI_TABLE_SIDED, /* target rows x 1 */
     BTI_TABLE_SEQ_ENCODER,              /* sentences x BT_SEQ_COLS */
@@ -82,9 +108,11 @@ typedef enum bti_table {
 typedef struct bti_staging {
     uint64_t at[2][BTI_TABLE_COUNT]; /* unsided tables use [0] */
     uint64_t bytes;                  /* of a slot, aligned */
+    int positions;                   /* the tables of positions are there */
 } bti_staging;
 
-void bti_staging_plan(const bti_shape *caps, uint64_t alignment, bti_staging *out);
+void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,
+                      bti_staging *out);
 
 /* ---- programs ---------------------------------------------------------------------------------
  */
@@ -93,7 +121,7 @@ void bti_staging_plan(const bti_shape *caps, uint64_t alignment, bti_staging *ou
 typedef struct bti_places {
     bti_staging staging;
     uint64_t positions, scalars; /* in CONSTANT */
-    int64_t position_rows;
+    int64_t position_rows;       /* of sinusoids */
     /* In CONSTANT, for compact gradients: the distinct ids of the update on a side, ascending, as
      * many as the gradient has rows; what is left is INT32_MAX. */
     uint64_t index[2];

@@ -16,7 +16,8 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
     bti_tensor_pin(p, *loss);
     bti_tid logits =
         bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->dtype, chunk, vocab);
-    if (step->training)
+    int below = bti_model_learns(b->m, 1);
+    if (step->training && below)
         *dhidden = bti_activation_new(b, "d decoder output", -1, BTI_CLASS_NONE, rows, d);
     bti_ref w = bti_weight(b, gen.w), h = bti_all(p, hidden);
     bti_ref labels = bti_all(p, b->table[0][BTI_TABLE_LABELS]);
@@ -36,7 +37,7 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
                  &ce, 0);
         if (step->training) {
             double beta = step->first_micro_batch && at == 0 ? 0 : 1;
-            bti_linear_dx(b, z, w, bti_rows(bti_all(p, *dhidden), at, n), 0);
+            if (below) bti_linear_dx(b, z, w, bti_rows(bti_all(p, *dhidden), at, n), 0);
             bti_linear_dw(b, z, hn, bti_grad(b, gen.w), beta);
             bti_bias_grad(b, z, bti_grad(b, gen.b), beta);
         }

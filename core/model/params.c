@@ -47,22 +47,33 @@ static bt_status take(uint64_t *at, uint64_t bytes, uint64_t alignment, uint64_t
 }
 
 bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
+    enum { DENSE, COMPACT, FROZEN };
     uint64_t at = 0, grad_at = 0, size = bti_dtype_size(t->dtype);
-    for (int compact = 0; compact < 2; compact++) {
+    for (int kind = DENSE; kind <= FROZEN; kind++) {
         for (int32_t i = 0; i < t->count; i++) {
             bti_param *p = &t->param[i];
-            if (p->compact != compact) continue;
+            if (kind != (p->frozen ? FROZEN : p->compact ? COMPACT : DENSE)) continue;
             BT_TRY(take(&at, (uint64_t)(p->rows * p->cols) * size, alignment, heap, p->name,
                         &p->address));
+            p->grad_address = 0;
+            if (kind == FROZEN) continue;
             BT_TRY(take(&grad_at, (uint64_t)(p->grad_rows * p->cols) * size, alignment, heap,
                         p->name, &p->grad_address));
             p->grad_end = align_up(grad_at, alignment);
         }
-        if (!compact) t->dense_bytes = align_up(at, alignment);
+        if (kind == DENSE) t->dense_bytes = align_up(at, alignment);
+        if (kind == COMPACT) t->trained = align_up(at, alignment);
     }
     t->bytes = align_up(at, alignment);
     t->grad_bytes = align_up(grad_at, alignment);
     return BT_OK;
+}
+
+int64_t bti_params_frozen(const bti_params *t) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < t->count; i++)
+        if (t->param[i].frozen) n += t->param[i].rows * t->param[i].cols;
+    return n;
 }
 
 int32_t bti_params_find(const bti_params *t, const char *name) {

@@ -19,13 +19,15 @@ typedef struct bti_param {
     uint64_t grad_end;     /* its end, up to the alignment: what is left over stays zero */
     int64_t grad_rows;     /* rows of its gradient: `rows`, or what a compact one has room for */
     int compact;           /* its gradient has a row for each distinct id of an update */
+    int frozen;            /* keeps its value: it has no gradient and no moments */
 } bti_param;
 
 typedef struct bti_params {
     bti_param *param;
     int32_t count, capacity;
     int64_t elements;     /* parameters of the model */
-    uint64_t bytes;       /* of the weights and of each of the two moments */
+    uint64_t bytes;       /* of the weights */
+    uint64_t trained;     /* of each of the two moments: the weights that are not frozen */
     uint64_t dense_bytes; /* up to here gradients lie where weights and moments do */
     uint64_t grad_bytes;  /* of the gradients */
     bt_dtype dtype;
@@ -37,9 +39,11 @@ int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, 
 /* The gradient of parameter i has room for `rows` rows only, the distinct ids of an update; `rows`
  * 0: it is whole again. */
 void bti_params_compact(bti_params *t, int32_t i, int64_t rows);
-/* Places: in all regions first the parameters with whole gradients, then those with compact ones.
+/* Places: in all regions first the parameters with whole gradients, then those with compact ones;
+ * frozen ones come last among the weights, and are nowhere else.
  * Places are multiples of `alignment` and cross no multiple of `heap` (0: no limit). */
 bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap);
+int64_t bti_params_frozen(const bti_params *t);                 /* elements */
 int32_t bti_params_find(const bti_params *t, const char *name); /* -1: none */
 void bti_params_clear(bti_params *t);
 

@@ -11,6 +11,7 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
     switch (table) {
     case BTI_TABLE_IDS:
     case BTI_TABLE_ORDER:
+    case BTI_TABLE_POSITION_ORDER:
         *rows = s->rows[side];
         break;
     case BTI_TABLE_ROWPOS:
@@ -19,6 +20,10 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
         break;
     case BTI_TABLE_SEGS:
         *rows = s->distinct[side] + 1;
+        *cols = 2;
+        break;
+    case BTI_TABLE_POSITION_SEGS:
+        *rows = s->longest[side] + 1;
         *cols = 2;
         break;
     case BTI_TABLE_LABELS:
@@ -31,15 +36,21 @@ static void table_size(const bti_shape *s, int side, int table, int64_t *rows, i
     }
 }
 
-static int table_exists(int side, int table) { return side == 0 || table < BTI_TABLE_SIDED; }
+static int table_exists(const bti_model *m, int side, int table) {
+    if (table == BTI_TABLE_POSITION_ORDER || table == BTI_TABLE_POSITION_SEGS)
+        return m->cfg.positions == BTI_POSITIONS_LEARNED;
+    return side == 0 || table < BTI_TABLE_SIDED;
+}
 
-void bti_staging_plan(const bti_shape *caps, uint64_t alignment, bti_staging *out) {
+void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,
+                      bti_staging *out) {
     uint64_t at = 0;
     memset(out, 0, sizeof *out);
+    out->positions = m->cfg.positions == BTI_POSITIONS_LEARNED;
     for (int side = 0; side < 2; side++)
         for (int t = 0; t < BTI_TABLE_COUNT; t++) {
             int64_t rows, cols;
-            if (!table_exists(side, t)) continue;
+            if (!table_exists(m, side, t)) continue;
             table_size(caps, side, t, &rows, &cols);
             out->at[side][t] = at;
             at += (uint64_t)(rows * cols) * sizeof(int32_t);
@@ -53,7 +64,7 @@ static void declare_tables(bti_build *b, const bti_places *places) {
     for (int side = 0; side < 2; side++)
         for (int k = 0; k < BTI_TABLE_COUNT; k++) {
             int64_t rows, cols;
-            if (!table_exists(side, k)) continue;
+            if (!table_exists(b->m, side, k)) continue;
             table_size(&b->step->shape, side, k, &rows, &cols);
             b->table[side][k] = bti_tensor_fixed(b->p, "table", BTI_REGION_STAGING,
                                                  places->staging.at[side][k], BT_I32, rows, cols);
@@ -82,21 +93,30 @@ typedef struct final_norm {
     bti_tid x, stats;
 } final_norm;
 
+/* Backward through the stack of a side that learns, down to where nothing below learns: then the
+ * result is 0, else the gradient of the embeddings. */
 static bti_tid stack_bwd(bti_build *b, int decoder, const final_norm *norm, bti_tid dy) {
     const bti_model *m = b->m;
     int32_t first, n = stack_of(m, decoder, &first);
     if (m->cfg.final_norm)
         dy = bti_norm_bwd(b, &m->final_norm[decoder], dy, norm->x, norm->stats, 0, -1);
-    for (int32_t i = first + n - 1; i >= first; i--)
-        dy = bti_layer_bwd(b, &m->layer[i], dy, &m->saved[i]);
+    for (int32_t i = first + n - 1; i >= first && dy != 0; i--) {
+        const bti_layer *l = &m->layer[i];
+        if (m->lowest[decoder] > bti_unit(m, l, l->blocks - 1)) return 0;
+        dy = bti_layer_bwd(b, l, dy, &m->saved[i]);
+    }
     return dy;
 }
 
 static void backward(bti_build *b, const final_norm norm[2], bti_tid dhidden) {
-    b->dmemory = bti_activation_new(b, "d encoder output", -1, BTI_CLASS_NONE,
-                                    b->step->shape.rows[0], b->m->cfg.d_model);
-    bti_embedding_bwd(b, 1, stack_bwd(b, 1, &norm[1], dhidden));
-    bti_embedding_bwd(b, 0, stack_bwd(b, 0, &norm[0], b->dmemory));
+    if (!bti_model_learns(b->m, 1)) return;
+    if (bti_model_learns(b->m, 0))
+        b->dmemory = bti_activation_new(b, "d encoder output", -1, BTI_CLASS_NONE,
+                                        b->step->shape.rows[0], b->m->cfg.d_model);
+    bti_tid dy = stack_bwd(b, 1, &norm[1], dhidden);
+    if (dy != 0) bti_embedding_bwd(b, 1, dy);
+    if (b->dmemory != 0) dy = stack_bwd(b, 0, &norm[0], b->dmemory);
+    if (b->dmemory != 0 && dy != 0) bti_embedding_bwd(b, 0, dy);
 }
 
 bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out) {

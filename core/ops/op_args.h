@@ -93,7 +93,7 @@ typedef struct bt_bias_act_params {
  * rstd = 1 / sqrt(var + eps), var biased (1/C). stats R x 2: mean, rstd. y may be x.
  * norm_bwd: with g = dy * gamma and h = (x - mean) * rstd:
  *   dx = rstd * (g - mean_C(g) - h * mean_C(g * h)) + dres;  dres absent: 0.
- *   dgamma = beta dgamma + sum_R dy * h,  dbeta = beta dbeta + sum_R dy.
+ *   dgamma = beta dgamma + sum_R dy * h,  dbeta = beta dbeta + sum_R dy;  either may be absent.
  * dx may be dy, x or dres. */
 typedef struct bt_norm_params {
     double eps;

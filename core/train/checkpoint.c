@@ -54,18 +54,26 @@ static bt_status write_param(bti_engine *e, bti_st_writer *w, bti_region region,
     return BT_OK;
 }
 
+/* What is frozen has no moments. */
+static int has(const bti_params *t, int32_t i, int part) {
+    return part == 0 || !t->param[i].frozen;
+}
+
 /* Names and shapes of all tensors; names are in one block. */
-static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **out, char **names) {
+static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **out, char **names,
+                              size_t *used) {
     size_t width = BTI_PARAM_NAME + 32, n = (size_t)count * (size_t)t->count;
+    *used = 0;
     *out = bti_alloc(n, sizeof **out);
     *names = bti_alloc(n, width);
     if (*out == NULL || *names == NULL) return BT_ENOMEM;
-    for (size_t k = 0; k < n; k++) {
-        int32_t i = (int32_t)(k % (size_t)t->count);
-        char *name = *names + k * width;
-        snprintf(name, width, "%s%s", parts[k / (size_t)t->count].prefix, t->param[i].name);
-        (*out)[k] = describe(t, i, name);
-    }
+    for (int k = 0; k < count; k++)
+        for (int32_t i = 0; i < t->count; i++) {
+            char *name = *names + *used * width;
+            if (!has(t, i, k)) continue;
+            snprintf(name, width, "%s%s", parts[k].prefix, t->param[i].name);
+            (*out)[(*used)++] = describe(t, i, name);
+        }
     return BT_OK;
 }
 
@@ -76,9 +84,10 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
     char number[11][32];
     bti_st_tensor *tensors = NULL;
     char *names = NULL;
+    size_t used = 0;
     bti_st_writer *w = NULL;
     void *piece = bti_alloc(PIECE, bti_dtype_size(t->dtype));
-    bt_status status = piece == NULL ? BT_ENOMEM : list_tensors(t, count, &tensors, &names);
+    bt_status status = piece == NULL ? BT_ENOMEM : list_tensors(t, count, &tensors, &names, &used);
     snprintf(number[0], 32, "%lld", (long long)info->update);
     snprintf(number[1], 32, "%lld", (long long)info->steps);
     for (int i = 0; i < 2; i++) {
@@ -117,11 +126,11 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               "run",
                               info->run};
     if (status == BT_OK)
-        status = bti_st_create(path, tensors, (size_t)(count * t->count), metadata,
+        status = bti_st_create(path, tensors, used, metadata,
                                sizeof metadata / sizeof metadata[0] / 2, &w);
     for (int k = 0; k < count && status == BT_OK; k++)
         for (int32_t i = 0; i < t->count && status == BT_OK; i++)
-            status = write_param(e, w, parts[k].region, i, piece);
+            if (has(t, i, k)) status = write_param(e, w, parts[k].region, i, piece);
     if (status == BT_OK) {
         status = bti_st_finish(w);
         w = NULL;
@@ -212,6 +221,7 @@ bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moment
     for (int k = 0; k < (moments ? 3 : 1); k++)
         for (int32_t i = 0; i < t->count; i++) {
             const void *data;
+            if (!has(t, i, k)) continue;
             const bti_st_tensor *s = find(c, parts[k].prefix, &t->param[i], &data);
             if (s == NULL || s->dtype != t->dtype)
                 return bti_fail(BT_EINPUT, "%s has no %s%s in %s: it cannot be resumed", c->path,
@@ -265,6 +275,39 @@ bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out) {
         if (status != BT_EINPUT) return status;
         bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
     }
+}
+
+/* A model file of a folder, NULL in *out when it is not there; a damaged one is passed over. */
+static bt_status open_if_there(const char *folder, const char *name, bti_checkpoint **out) {
+    char *path = bti_path_join(folder, name);
+    bt_status status = path == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && bti_file_exists(path)) {
+        status = bti_checkpoint_open(path, out);
+        if (status == BT_EINPUT) {
+            bti_log(BT_LOG_WARN, "passed over: %s", bt_last_error());
+            status = BT_OK;
+        }
+    }
+    bti_free(path);
+    return status;
+}
+
+bt_status bti_checkpoint_find(const char *folder, bti_checkpoint **out) {
+    bti_checkpoint *model = NULL, *newest = NULL;
+    *out = NULL;
+    BT_TRY(open_if_there(folder, "best.safetensors", out));
+    if (*out != NULL) return BT_OK;
+    BT_TRY(open_if_there(folder, "model.safetensors", &model));
+    bt_status status = bti_checkpoint_newest(folder, &newest);
+    if (status != BT_OK) {
+        bti_checkpoint_close(model);
+        return status;
+    }
+    int keep = newest == NULL || (model != NULL && model->info.update >= newest->info.update);
+    bti_checkpoint_close(keep ? newest : model);
+    *out = keep ? model : newest;
+    if (*out != NULL) return BT_OK;
+    return bti_fail(BT_EINPUT, "%s holds no model.safetensors and no checkpoint", folder);
 }
 
 bt_status bti_checkpoint_last(const char *folder, int64_t *update) {

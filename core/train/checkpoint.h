@@ -1,7 +1,8 @@
 /* Checkpoints: one safetensors file holds weights under torch.nn.Transformer's names, both moments
- * (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all that a run needs to go
- * on: update, steps taken, checksums of text and tokenisers, and the run file. Written aside,
- * flushed, renamed; checksummed. Never in it: anything of how the run was fitted. */
+ * of what is not frozen (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all
+ * that a run needs to go on: update, steps taken, checksums of text and tokenisers, and the run
+ * file. Written aside, flushed, renamed; checksummed. Never in it: anything of how the run was
+ * fitted. */
 #ifndef BANTAM_TRAIN_CHECKPOINT_H
 #define BANTAM_TRAIN_CHECKPOINT_H
 
@@ -47,6 +48,9 @@ char *bti_checkpoint_path(const char *folder, int64_t update);
 /* The newest complete checkpoint of a folder, *out NULL when there is none. What is damaged is
  * passed over with a warning that names it. */
 bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out);
+/* Of a folder the model that validation found best; where nothing was validated, the newest of its
+ * checkpoints and its model file. */
+bt_status bti_checkpoint_find(const char *folder, bti_checkpoint **out);
 /* Largest update in the names of a folder's checkpoints, complete or not; -1: there are none. */
 bt_status bti_checkpoint_last(const char *folder, int64_t *update);
 /* Removes all up to `newest` but the `keep` last of them. Files of later updates are ones that were

@@ -16,10 +16,14 @@ static json_t *device_json(const char *backend, int index) {
                          "reason", bt_last_error());
     bt_dev_info info = dev->info;
     json_t *out = NULL;
-    if (dev->ops->query(dev, &info) == BT_OK)
-        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "device", spec,
+    bt_status status = dev->ops->query(dev, &info);
+    uint64_t known = info.free_bytes + info.runtime_bytes;
+    if (status == BT_OK)
+        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "device", spec,
                         "backend", backend, "usable", 1, "name", info.name, "total_bytes",
                         (json_int_t)info.total_bytes, "free_bytes", (json_int_t)info.free_bytes,
+                        "held_by_others_bytes",
+                        (json_int_t)(info.total_bytes > known ? info.total_bytes - known : 0),
                         "largest_allocation_bytes",
                         (json_int_t)(info.max_alloc ? info.max_alloc : info.total_bytes), "threads",
                         (json_int_t)info.threads, "gflops", info.flops / 1e9, "gigabytes_per_s",
@@ -83,11 +87,13 @@ static void print_device(bti_text *out, json_t *d) {
     }
     double gib = 1024.0 * 1024 * 1024;
     bti_text_add(out,
-                 "%-10s %s: %.2f GiB, %.2f free, %.2f in one allocation; %d threads, %.0f GFLOP/s, "
+                 "%-10s %s: %.2f GiB, %.2f free, %.2f held by others, %.2f in one allocation; %d "
+                 "threads, %.0f GFLOP/s, "
                  "%.1f GB/s\n",
                  spec, json_string_value(json_object_get(d, "name")),
                  (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
                  (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "held_by_others_bytes")) / gib,
                  (double)json_integer_value(json_object_get(d, "largest_allocation_bytes")) / gib,
                  (int)json_integer_value(json_object_get(d, "threads")),
                  json_real_value(json_object_get(d, "gflops")),

@@ -77,9 +77,10 @@ static bt_status write_positions(bti_engine *e) {
     const bti_places *at = &e->plan->places;
     size_t bytes = (size_t)(at->position_rows * e->model->cfg.d_model) *
                    bti_dtype_size(e->model->params.dtype);
+    if (bytes == 0) return BT_OK;
     void *table = bti_alloc(1, bytes);
     if (table == NULL) return BT_ENOMEM;
-    bti_model_positions(e->model, at->position_rows, table);
+    bti_model_sinusoids(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
     status = settle(e, status);
@@ -156,18 +157,35 @@ static bt_view param_at(const bti_engine *e, bti_region region, int32_t param) {
                         region == BTI_REGION_GRADIENTS ? p->grad_address : p->address);
 }
 
+/* A frozen parameter has weights only. */
+static bt_status check_region(const bti_engine *e, bti_region region, int32_t param) {
+    const bti_param *p = &e->model->params.param[param];
+    if (region == BTI_REGION_WEIGHTS || !p->frozen) return BT_OK;
+    return bti_fail(BT_EINTERNAL, "%s is frozen: it has weights only", p->name);
+}
+
 bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
                           int64_t count, void *host) {
+    BT_TRY(check_region(e, region, param));
     size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = param_at(e, region, param);
     return settle(e, e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
                                            (uint64_t)count * size));
 }
 
-bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                                int64_t count, const void *host) {
+    BT_TRY(check_region(e, region, param));
+    size_t size = bti_dtype_size(e->model->params.dtype);
     bt_view v = param_at(e, region, param);
-    return settle(
-        e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off, host, param_bytes(e, region, param)));
+    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off + (uint64_t)from * size, host,
+                                         (uint64_t)count * size));
+}
+
+bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
+    const bti_param *p = &e->model->params.param[param];
+    int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
+    return bti_engine_write_part(e, region, param, 0, rows * p->cols, host);
 }
 
 bt_status bti_engine_init(bti_engine *e) {

@@ -80,9 +80,12 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
                             bti_loss_sum *out);
 
 /* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
- * moments) to the host, or a whole one from it. A compact gradient has grad_rows rows. */
+ * moments) to the host or from it, or a whole one from it. A compact gradient has grad_rows rows,
+ * and a frozen parameter has weights only. */
 bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
                           int64_t count, void *host);
+bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
+                                int64_t count, const void *host);
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
 
 /* staging.c: fills the integer tables of sentences 0 .. n-1, whose places in the update begin at

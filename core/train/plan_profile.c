@@ -36,8 +36,9 @@ struct bti_prober {
 /* Layers from .. to-1 in segments of k: the first, a middle and the last segment stand for all. */
 static int32_t shrink_stack(bti_prober *p, int32_t from, int32_t to, int32_t k, int32_t at) {
     int32_t last = (to - from - 1) / k, end = at;
+    int all = last < FEW || bti_params_frozen(&p->model->params) > 0; /* these are not alike */
     for (int32_t i = from; i < to; i++) {
-        int32_t n = (i - from) / k, few = last < FEW ? n : n == 0 ? 0 : n == last ? FEW - 1 : 1;
+        int32_t n = (i - from) / k, few = all ? n : n == 0 ? 0 : n == last ? FEW - 1 : 1;
         int32_t to_layer = at + few * k + (i - from) % k;
         p->stands_for[i] = to_layer;
         p->few.layer[to_layer] = p->model->layer[i];
@@ -183,7 +184,7 @@ static bt_status take_arrays(bti_prober *p, bti_profile *out) {
     char *at = p->blocks->data + (size_t)p->blocks->used++ * bytes;
     out->kept = (int64_t *)(void *)at;
     out->peak = out->kept + n;
-    out->seconds = (double *)(out->peak + n);
+    out->seconds = (double *)(void *)(at + 2 * n * sizeof *out->kept);
     return BT_OK;
 }
 

@@ -203,6 +203,11 @@ static void add_head(bti_text *t, const bti_session *s) {
     bti_text_add(t, "%s: %s of %s on %s\n\n", p->fits ? "fits" : "DOES NOT FIT", a, b, device);
     bti_text_add(t, NAME "%s\n", "model", model);
     bti_text_add(t, NAME "%s\n", "parameters", whole(n, s->model->params.elements));
+    if (bti_params_frozen(&s->model->params) > 0)
+        bti_text_add(t, NAME "%s: no gradient, no optimizer state\n", "frozen",
+                     whole(n, bti_params_frozen(&s->model->params)));
+    if (s->initial != NULL)
+        bti_text_add(t, NAME "%s\n", "first values", bti_initial_text(s->initial));
 }
 
 static void add_how(bti_text *t, const bti_session *s) {

@@ -186,7 +186,7 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
 uint64_t bti_plan_others(bti_search *s, const bti_run_plan *plan, const bti_shape *caps) {
     bti_staging staging;
     uint64_t sum = s->opt->runtime + s->opt->decode_staging;
-    bti_staging_plan(caps, alignment(s), &staging);
+    bti_staging_plan(s->m, caps, alignment(s), &staging);
     for (int r = 0; r < BTI_REGION_STAGING; r++) sum += plan->region[r];
     return sum + 2 * staging.bytes;
 }
@@ -229,7 +229,7 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     plan->micro_batches = bti_workload_parts(s->w, &plan->caps, NULL);
     if (plan->micro_batches == 0) plan->micro_batches = c->parts;
     set_keep(s, c);
-    bti_staging_plan(&plan->caps, alignment(s), &s->places.staging);
+    bti_staging_plan(s->m, &plan->caps, alignment(s), &s->places.staging);
     plan->places = s->places;
     plan->decode_staging = 2 * s->places.staging.bytes;
     plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
@@ -279,11 +279,13 @@ static bt_status place_fixed(bti_search *s, int64_t max_length, bti_run_plan *pl
     choose_compact(s);
     plan->choices.compact = s->compact;
     BT_TRY(bti_params_place(t, align, plan->heap));
-    for (int r = BTI_REGION_WEIGHTS; r <= BTI_REGION_MOMENT2; r++) plan->region[r] = t->bytes;
+    plan->region[BTI_REGION_WEIGHTS] = t->bytes;
     plan->region[BTI_REGION_GRADIENTS] = t->grad_bytes;
-    uint64_t table = (uint64_t)(max_length * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
+    plan->region[BTI_REGION_MOMENT1] = plan->region[BTI_REGION_MOMENT2] = t->trained;
     s->places.positions = 0;
-    s->places.position_rows = max_length;
+    s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
+    uint64_t table =
+        (uint64_t)(s->places.position_rows * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
     s->places.scalars = align_up(table, align);
     uint64_t at = s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
     for (int i = 0; i < 2; i++) {

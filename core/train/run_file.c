@@ -211,7 +211,8 @@ static bt_status gather_set(reader *r, const char *set) {
         return fail_at(at, "%s is a group; set one of its keys", path);
     if (index < 0) return fail_unknown(at, path);
     const bti_key *key = &bti_keys[index];
-    if ((key->type == BTI_KEY_PATHS || key->type == BTI_KEY_EMPTY) && equals[1] == '[')
+    if ((key->type == BTI_KEY_PATHS || key->type == BTI_KEY_NAMES || key->type == BTI_KEY_EMPTY) &&
+        equals[1] == '[')
         return gather_text(r, at, equals + 1, key);
     slot_clear(&r->slots[index]);
     r->slots[index].from = at;
@@ -338,6 +339,7 @@ static bt_status settle(reader *r) {
         return fail_at(blame(r, "training.updates", "training.epochs"),
                        "training.updates and training.epochs are both 0: the run would not end");
     BT_TRY(settle_vocabulary(r));
+    c->model.position_rows = c->data.max_length;
     for (int side = 0; side < 2; side++) {
         bti_tokenizer_config *t = &c->tokenizer[side];
         if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL)

@@ -27,6 +27,11 @@ typedef enum bti_recompute {
 
 #define BTI_MEMORY_AUTO 0
 
+typedef struct bti_names {
+    char **name;
+    size_t count;
+} bti_names;
+
 typedef struct bti_run_config {
     char *path;   /* the run file; relative paths below are made relative to its folder on load */
     char *output; /* folder */
@@ -40,6 +45,9 @@ typedef struct bti_run_config {
     bti_tokenizer_config tokenizer[2]; /* source, target; the same when shared */
     int shared;
     bti_model_config model;
+    char *initial_model; /* file or folder of weights to begin with; may be NULL */
+    int initial_partial; /* it may lack some of the parameters or have others */
+    bti_names freeze;    /* patterns of parameters that keep their values */
     struct {
         int64_t batch;
         bti_batch_unit batch_unit;

@@ -254,23 +254,38 @@ static bt_status full_path(const char *text, const char *dir, char **out) {
     return BT_OK;
 }
 
+static bt_status name_of(const bti_key *key, const char *text, char **out) {
+    if (bti_utf8_check(text, strlen(text)) != strlen(text)) return refuse(key, text);
+    *out = bti_strdup(text);
+    return *out ? BT_OK : BT_ENOMEM;
+}
+
+static void free_list(char **list, size_t count) {
+    for (size_t i = 0; i < count; i++) bti_free(list[i]);
+    bti_free(list);
+}
+
 bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const *text, size_t count,
                            const char *dir) {
+    void *field = (char *)cfg + key->offset;
     if (key->type == BTI_KEY_EMPTY && count == 0) return BT_OK;
-    if (key->type != BTI_KEY_PATHS) return refuse(key, "[...]");
-    bti_files files = {bti_alloc(count, sizeof(char *)), count};
-    if (files.path == NULL) return BT_ENOMEM;
+    if (key->type != BTI_KEY_PATHS && key->type != BTI_KEY_NAMES) return refuse(key, "[...]");
+    char **list = bti_alloc(count, sizeof *list);
+    if (list == NULL) return BT_ENOMEM;
     bt_status status = BT_OK;
-    for (size_t i = 0; i < count && status == BT_OK; i++) {
-        status = text[i][0] == 0 ? refuse(key, text[i]) : full_path(text[i], dir, &files.path[i]);
-    }
+    for (size_t i = 0; i < count && status == BT_OK; i++)
+        status = text[i][0] == 0              ? refuse(key, text[i])
+                 : key->type == BTI_KEY_PATHS ? full_path(text[i], dir, &list[i])
+                                              : name_of(key, text[i], &list[i]);
     if (status != BT_OK) {
-        for (size_t i = 0; i < count; i++) bti_free(files.path[i]);
-        bti_free(files.path);
+        free_list(list, count);
         return status;
     }
     bti_key_clear(cfg, key);
-    *(bti_files *)((char *)cfg + key->offset) = files;
+    if (key->type == BTI_KEY_PATHS)
+        *(bti_files *)field = (bti_files){list, count};
+    else
+        *(bti_names *)field = (bti_names){list, count};
     return BT_OK;
 }
 
@@ -288,6 +303,8 @@ bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text,
         return BT_OK;
     case BTI_KEY_PATHS:
         return bti_key_set_list(cfg, key, one, 1, dir);
+    case BTI_KEY_NAMES:
+        return bti_key_set_list(cfg, key, one, strcmp(text, "[]") != 0, dir);
     case BTI_KEY_INT:
         if (!read_int(text, &whole) || !in_range(key, (double)whole)) return refuse(key, text);
         *(int64_t *)field = whole;
@@ -317,9 +334,12 @@ void bti_key_clear(bti_run_config *cfg, const bti_key *key) {
         *(char **)field = NULL;
     } else if (key->type == BTI_KEY_PATHS) {
         bti_files *files = field;
-        for (size_t i = 0; i < files->count; i++) bti_free(files->path[i]);
-        bti_free(files->path);
+        free_list(files->path, files->count);
         *files = (bti_files){NULL, 0};
+    } else if (key->type == BTI_KEY_NAMES) {
+        bti_names *names = field;
+        free_list(names->name, names->count);
+        *names = (bti_names){NULL, 0};
     }
 }
 
@@ -357,11 +377,10 @@ static char *quote(const char *text) {
     return out;
 }
 
-static char *print_files(const bti_files *files) {
-    if (files->count == 1) return quote(files->path[0]);
+static char *print_list(char *const *text, size_t count) {
     char *list = bti_strdup("[");
-    for (size_t i = 0; i < files->count && list != NULL; i++) {
-        char *one = quote(files->path[i]);
+    for (size_t i = 0; i < count && list != NULL; i++) {
+        char *one = quote(text[i]);
         char *more = one ? bti_format("%s%s%s", list, i ? ", " : "", one) : NULL;
         bti_free(one);
         bti_free(list);
@@ -397,7 +416,11 @@ char *bti_key_print(const bti_run_config *cfg, const bti_key *key) {
     case BTI_KEY_PATH:
         return quote(*(char *const *)field);
     case BTI_KEY_PATHS:
-        return print_files(field);
+        if (((const bti_files *)field)->count == 1)
+            return quote(((const bti_files *)field)->path[0]);
+        return print_list(((const bti_files *)field)->path, ((const bti_files *)field)->count);
+    case BTI_KEY_NAMES:
+        return print_list(((const bti_names *)field)->name, ((const bti_names *)field)->count);
     case BTI_KEY_INT:
         return bti_format("%lld", (long long)*(const int64_t *)field);
     case BTI_KEY_REAL:

@@ -11,6 +11,7 @@
 #define BTI_KEY_TYPES(X) \
     X(PATH, char *, "a path") \
     X(PATHS, bti_files, "a path or a list of paths") \
+    X(NAMES, bti_names, "a name pattern or a list of them") \
     X(INT, int64_t, "a whole number") \
     X(REAL, double, "a number") \
     X(SEED, uint64_t, "a whole number from 0 to 18446744073709551615") \

@@ -189,6 +189,41 @@ static bt_status open_text(bti_session *s) {
                            &s->batcher);
 }
 
+/* ---- model -------------------------------------------------------------------------- */
+
+static bt_status freeze(const bti_run_config *cfg, bti_model *m) {
+    bt_status status = bti_model_freeze(m, cfg->freeze.name, cfg->freeze.count);
+    return status == BT_OK ? status : bti_fail_prefix(status, "%s", cfg->path);
+}
+
+/* Names are known without the text: a wrong one is told before that is read. */
+static bt_status check_freeze(const bti_run_config *cfg) {
+    bti_model *m;
+    if (cfg->freeze.count == 0) return BT_OK;
+    BT_TRY(bti_model_new(&cfg->model, 1, 1, BT_F32, &m));
+    bt_status status = freeze(cfg, m);
+    bti_model_free(m);
+    return status;
+}
+
+bt_status bti_session_initial(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    uint64_t tokenizer[2];
+    /* Nothing to compare it with where not even a tokeniser is there. */
+    if (c->initial_model == NULL || s->tokenizer[1] == NULL) return BT_OK;
+    BT_TRY(bti_initial_open(c->initial_model, c->initial_partial, s->model, &s->initial));
+    bti_log(bti_initial_is_whole(s->initial) ? BT_LOG_INFO : BT_LOG_WARN, "first values: %s",
+            bti_initial_text(s->initial));
+    for (int i = 0; i < 2; i++) tokenizer[i] = bti_tokenizer_checksum(s->tokenizer[i]);
+    bti_initial_compare(s->initial, c, tokenizer);
+    return BT_OK;
+}
+
+static bt_status make_model(bti_session *s) {
+    BT_TRY(bti_model_new(&s->cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model));
+    return freeze(s->cfg, s->model);
+}
+
 /* ---- updates -----------------------------------------------------------------------------------
  */
 
@@ -240,7 +275,7 @@ bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_w
  */
 
 /* Host memory that the engine takes after runtime was measured: staging, losses, programs, order of
- * rows; and a margin for stacks and the C library. */
+ * rows; and a margin for stacks, the C library and what first values are read through. */
 static uint64_t later_host_bytes(const bti_workload *w) {
     uint64_t rows = (uint64_t)(w->max_rows[0] + w->max_rows[1]);
     uint64_t ids = (uint64_t)(w->max_distinct[0] + w->max_distinct[1]);
@@ -374,13 +409,14 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     int at = 0;
     const char **known = options->known_devices ? &s->known : NULL;
     bti_device_list_make(options->device, &devices);
-    /* What can be refused at once is: a wrong device or size before any text is read. */
+    /* What can be refused at once is: a wrong device, size or name before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
     if (status == BT_OK) status = bti_device_next(&devices, &at, options->threads, known, &s->dev);
+    if (status == BT_OK) status = check_freeze(cfg);
     if (status == BT_OK) status = open_text(s);
     if (status == BT_OK) status = open_valid(s);
-    if (status == BT_OK)
-        status = bti_model_new(&cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model);
+    if (status == BT_OK) status = make_model(s);
+    if (status == BT_OK && !options->resume) status = bti_session_initial(s);
     if (status == BT_OK) status = find_last_update(s, options->updates);
     if (status == BT_OK) {
         bti_updates updates = bti_session_updates(s, s->model);
@@ -398,6 +434,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s) {
     if (s == NULL) return;
     bti_run_plan_free(s->plan);
+    bti_initial_close(s->initial);
     bti_workload_clear(&s->workload);
     bti_model_free(s->model);
     bti_device_close(s->dev);

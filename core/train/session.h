@@ -4,6 +4,7 @@
 #define BANTAM_TRAIN_SESSION_H
 
 #include "core/train/device.h"
+#include "core/train/initial.h"
 #include "core/train/rates.h"
 #include "core/train/workload.h"
 
@@ -21,6 +22,7 @@ typedef struct bti_session {
     bti_rates rates; /* measured on the device, unless it is known from a table only */
     bti_model *model;
     bti_run_plan *plan;
+    bti_initial *initial; /* the run file's initial_model, checked; else NULL */
     bti_workload workload;
     int64_t run_end;      /* last update of the run file */
     int64_t last_update;  /* where this one ends: options may stop it earlier */
@@ -34,6 +36,7 @@ typedef struct bti_session_options {
     int threads;
     const char *kept; /* the plan of the run that is gone on with, see plan_file.h; may be NULL */
     int64_t updates;  /* 0: as the run file says */
+    int resume;       /* initial_model is not opened */
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
 } bti_session_options;
 
@@ -42,6 +45,8 @@ typedef struct bti_session_options {
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
                            bti_session **out);
 void bti_session_close(bti_session *s);
+/* Opens and checks the run file's initial_model where it has one, and says what was found. */
+bt_status bti_session_initial(bti_session *s);
 /* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
 bt_status bti_session_tokenizers(bti_session *s);
 

@@ -40,6 +40,23 @@ static int64_t row_plan(const int32_t *ids, int64_t rows, int32_t *order, int32_
     return n;
 }
 
+/* The same by position: each position below the longest occurs, a row of every sentence that has
+ * it, sentences in order. segs counts, then holds the next free place of each position. */
+static void position_plan(const bti_sentence *sentence, int64_t n, int side, int64_t longest,
+                          int32_t *order, int32_t *segs) {
+    int64_t rows = 0;
+    for (int64_t p = 0; p <= longest; p++) segs[2 * p] = p < longest ? (int32_t)p : -1;
+    for (int64_t p = 0; p <= longest; p++) segs[2 * p + 1] = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < sentence[i].count[side]; p++) segs[2 * p + 3]++;
+    for (int64_t p = 1; p <= longest; p++) segs[2 * p + 1] += segs[2 * p - 1];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < sentence[i].count[side]; p++)
+            order[segs[2 * p + 1]++] = (int32_t)rows++;
+    for (int64_t p = longest; p > 0; p--) segs[2 * p + 1] = segs[2 * p - 1];
+    segs[1] = 0;
+}
+
 /* What the model reads at row j of a sentence: targets are moved on by one. */
 static int32_t input_id(const bti_sentence *s, int side, int64_t j, int32_t start) {
     return side == 0 ? s->ids[0][j] : j == 0 ? start : s->ids[1][j - 1];
@@ -117,5 +134,9 @@ void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, i
         shape->distinct[side] = row_plan(table(at, slot, side, BTI_TABLE_IDS), row[side],
                                          table(at, slot, side, BTI_TABLE_ORDER),
                                          table(at, slot, side, BTI_TABLE_SEGS), sort);
+        if (at->positions)
+            position_plan(sentence, n, side, shape->longest[side],
+                          table(at, slot, side, BTI_TABLE_POSITION_ORDER),
+                          table(at, slot, side, BTI_TABLE_POSITION_SEGS));
     }
 }

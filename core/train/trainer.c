@@ -121,16 +121,30 @@ static bt_status save_model(trainer *t, const char *name) {
 
 /* Keys whose change would make another run of it, and keys that say nothing of what is learned; the
  * text and the tokenisers have checksums. What is left may be changed, and is told. */
-static const char *const fixed[] = {
-    "model.d_model",        "model.ff",         "model.heads",      "model.encoder_layers",
-    "model.decoder_layers", "model.norm",       "model.activation", "model.positions",
-    "model.tie_embeddings", "model.final_norm", "model.norm_eps",   "training.batch",
-    "training.batch_unit",  "training.seed",    "optimizer.kind",   NULL};
-static const char *const outside[] = {"output",           "data.",           "tokenizer.",
-                                      "memory.",          "checkpoint.",     "validation.",
-                                      "training.updates", "training.epochs", NULL};
+static const char *const fixed[] = {"model.d_model",
+                                    "model.ff",
+                                    "model.heads",
+                                    "model.encoder_layers",
+                                    "model.decoder_layers",
+                                    "model.norm",
+                                    "model.activation",
+                                    "model.positions",
+                                    "model.tie_embeddings",
+                                    "model.final_norm",
+                                    "model.norm_eps",
+                                    "training.batch",
+                                    "training.batch_unit",
+                                    "training.seed",
+                                    "optimizer.kind",
+                                    "freeze",
+                                    NULL};
+static const char *const outside[] = {
+    "output",           "data.",           "tokenizer.", "memory.", "checkpoint.", "validation.",
+    "training.updates", "training.epochs", "initial_",   NULL};
 
-static int is_fixed(const char *key) {
+static int is_fixed(const bti_run_config *c, const char *key) {
+    /* the rows of a table, when positions are learned */
+    if (strcmp(key, "data.max_length") == 0) return c->model.positions == BTI_POSITIONS_LEARNED;
     for (const char *const *k = fixed; *k != NULL; k++)
         if (strcmp(*k, key) == 0) return 1;
     return 0;
@@ -144,14 +158,16 @@ static int is_outside(const char *key) {
 
 /* Of two run files: what forbids to go on, as text. */
 typedef struct difference {
+    const bti_run_config *cfg;
     int fixed_only; /* else the other changes are told */
     char text[512];
 } difference;
 
 static void note_difference(void *user, const char *key, const char *was, const char *is) {
     difference *d = user;
-    if (is_outside(key)) return;
-    if (!is_fixed(key)) {
+    int is_same_run = !is_fixed(d->cfg, key);
+    if (is_same_run && is_outside(key)) return;
+    if (is_same_run) {
         if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
         return;
     }
@@ -172,7 +188,7 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
                             c->path, side[i], (long long)c->info.vocab[i], c->info.tokenizer[i],
                             t->cfg->tokenizer[i].model, (long long)here.vocab[i],
                             here.tokenizer[i]);
-    difference d = {.fixed_only = 1};
+    difference d = {.cfg = t->cfg, .fixed_only = 1};
     bti_run_config *old;
     BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &old));
     bt_status status = bti_run_config_compare(old, t->cfg, note_difference, &d);
@@ -203,6 +219,18 @@ static bt_status check_output(const trainer *t) {
                     t->cfg->output, (long long)update);
 }
 
+/* First values: the seed's, initial_model's where that has them. */
+static bt_status first_values(trainer *t) {
+    bti_session *s = t->s;
+    if (s->initial == NULL) BT_TRY(bti_session_initial(s));
+    if (s->initial == NULL || !bti_initial_is_whole(s->initial)) BT_TRY(bti_engine_init(t->engine));
+    if (s->initial == NULL) return BT_OK;
+    bt_status status = bti_initial_load(s->initial, t->engine);
+    bti_initial_close(s->initial);
+    s->initial = NULL;
+    return status;
+}
+
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
@@ -211,7 +239,7 @@ static bt_status begin(trainer *t) {
     if (c == NULL) {
         if (t->options->resume)
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
-        return bti_engine_init(t->engine);
+        return first_values(t);
     }
     bt_status status = check_resume(t, c);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
@@ -474,6 +502,8 @@ static void say_plan(const trainer *t) {
     char total[32], budget[32];
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
+    int64_t frozen = bti_params_frozen(&t->s->model->params);
+    if (frozen > 0) bti_log(BT_LOG_INFO, "%lld of the parameters are frozen", (long long)frozen);
     bti_log(BT_LOG_INFO,
             "%lld parameters on %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d layers "
             "recomputed, output in chunks of %lld rows; longest pair: line %lld",
@@ -488,6 +518,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .memory = options->memory,
                               .threads = options->threads,
                               .updates = options->updates,
+                              .resume = options->resume,
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = check_output(&t);

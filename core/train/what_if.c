@@ -34,7 +34,9 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     bti_run_plan *plan = NULL;
     bti_workload workload = {0};
     bti_plan_options options = bti_session_plan_options(s);
-    BT_TRY(bti_model_new(&w->model, w->vocab[0], w->vocab[1], BT_F32, &m));
+    bti_model_config model = w->model;
+    model.position_rows = w->max_length;
+    BT_TRY(bti_model_new(&model, w->vocab[0], w->vocab[1], BT_F32, &m));
     bti_updates updates = bti_session_updates(s, m);
     updates.batch = w->batch;
     updates.max_length = w->max_length;
@@ -44,6 +46,7 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     bt_status status = bti_session_workload(s, &updates, &workload);
     for (int i = 0; i < 2 && w->one_micro_batch; i++) options.force_rows[i] = workload.max_rows[i];
     options.force_logit_rows = w->logit_rows;
+    if (status == BT_OK) status = bti_model_freeze(m, s->cfg->freeze.name, s->cfg->freeze.count);
     if (status == BT_OK)
         status = bti_session_plan(s, m, &workload, w->max_length, &options, NULL, &plan);
     if (status == BT_OK) *out = needs_of(plan, m->layers);

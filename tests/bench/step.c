@@ -1,7 +1,7 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [sweep|plan] [backend] [updates] [d ff heads layers vocab batch length]
+ * usage: step [sweep|best|plan] [backend] [updates] [d ff heads layers vocab batch length]
  *        defaults: cpu 3 512 2048 8 6 32100 128 15; lengths are length +- a half on both sides
  * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
  * measured seconds an update (least of `updates` after one that warms; processor seconds with one
@@ -192,11 +192,66 @@ static void sweep(int argc, char **argv) {
            50 * (error[BUDGETS / 2 - 1] + error[BUDGETS / 2]), 100 * error[BUDGETS - 1]);
 }
 
+/* ---- best -------------------------------------------------------------------------------------
+ */
+
+/* Measured seconds of one choice; 0: it does not fit. */
+static double measure_choice(mk_setup *s, const bti_choice *c, int64_t updates) {
+    s->plan.wanted = c;
+    mk_model m = mk_open(s);
+    int taken = c == NULL || memcmp(&m.plan->choice, c, sizeof *c) == 0;
+    double best = INFINITY;
+    bti_update_result r;
+    for (int64_t u = 0; taken && u <= updates; u++) {
+        double from = processor(m.dev);
+        kit_ok(bti_engine_update(m.engine, s->sentence, s->sentences, u + 1, 1e-4, &r));
+        double spent = processor(m.dev) - from;
+        if (u > 0 && spent < best) best = spent;
+    }
+    mk_close(&m);
+    s->plan.wanted = NULL;
+    return taken ? best : 0;
+}
+
+/* The plan chosen beside measured ones of a grid, at a budget a quarter of the way to plenty. */
+static void best(int argc, char **argv) {
+    static const int64_t parts[] = {1, 2, 4, 8}, chunk[] = {1024, 128};
+    int64_t updates = argument(argc, argv, 2, 3), target;
+    mk_setup s = setup_of(argc, argv, &target);
+    bti_rates rates;
+    measure_rates(s.backend, &rates);
+    s.plan.rates = &rates;
+    mk_model m = mk_open(&s);
+    s.plan.budget = m.plan->minimum + (m.plan->total - m.plan->minimum) / 4;
+    int32_t layers = m.model->layers;
+    mk_close(&m);
+    double chosen = measure_choice(&s, NULL, updates), least = chosen;
+    for (int i = 0; i < 4; i++)
+        for (int level = 0; level < BTI_LEVEL_SEGMENTS; level++)
+            for (int k = 0; k < 2; k++) {
+                bti_choice c = {.parts = parts[i],
+                                .level = (bti_level)level,
+                                .layers = level ? layers : 0,
+                                .logit_rows = chunk[k]};
+                double t = measure_choice(&s, &c, updates);
+                if (t == 0) continue;
+                printf("%2lld micro-batches, %s, chunks of %4lld: %.3f s\n", (long long)parts[i],
+                       bti_level_name[level], (long long)chunk[k], t);
+                if (t < least) least = t;
+            }
+    double again = measure_choice(&s, NULL, updates); /* the machine may have changed meanwhile */
+    if (again < chosen) chosen = again;
+    printf("chosen %.3f s, best measured %.3f: %.1f %% more\n", chosen, least,
+           100 * (chosen / least - 1));
+}
+
 static int saved_argc;
 static char **saved_argv;
 START_TEST(bench) {
     if (saved_argc > 1 && strcmp(saved_argv[1], "sweep") == 0)
         sweep(saved_argc - 1, saved_argv + 1);
+    else if (saved_argc > 1 && strcmp(saved_argv[1], "best") == 0)
+        best(saved_argc - 1, saved_argv + 1);
     else if (saved_argc > 1 && strcmp(saved_argv[1], "plan") == 0)
         plan(saved_argc - 1, saved_argv + 1);
     else
