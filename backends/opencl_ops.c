@@ -231,8 +231,9 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
     const int64_t rows = v->dy->rows, cols = v->dy->cols;
     const int64_t second = rows ? btcl_ceil_div(rows, btcl_chunk_rows(rows)) * cols : 0;
     const bt_view part[2] = {partial(call, 0, cols), partial(call, second, cols)};
+    const int gamma = v->dgamma->ld > 0, bias = v->dbeta->ld > 0; /* frozen ones are absent */
     bt_status status = BT_OK;
-    if (rows > 0) {
+    if (rows > 0 && (gamma || bias)) {
         btcl_launch l = btcl_begin(dev, BTCL_norm_bwd_params);
         btcl_view(&l, v->dy);
         btcl_view(&l, v->x);
@@ -244,8 +245,9 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
         btcl_i64(&l, btcl_chunk_rows(rows));
         status = btcl_go(&l, s, column_groups(dev, BTCL_norm_bwd_params, rows, cols));
     }
-    if (status == BT_OK) status = add_columns(dev, s, &part[0], rows, cols, v->dgamma, beta);
-    if (status == BT_OK) status = add_columns(dev, s, &part[1], rows, cols, v->dbeta, beta);
+    if (status == BT_OK && gamma)
+        status = add_columns(dev, s, &part[0], rows, cols, v->dgamma, beta);
+    if (status == BT_OK && bias) status = add_columns(dev, s, &part[1], rows, cols, v->dbeta, beta);
     if (status != BT_OK) return status;
     btcl_launch l = btcl_begin(dev, BTCL_norm_bwd);
     btcl_view(&l, v->dy);
