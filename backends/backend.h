@@ -20,7 +20,7 @@
 #include "core/ops/op_args.h"
 
 /* Changes with every change to this file, op_args.h or op_list.inc; checked on load. */
-#define BT_BACKEND_ABI 2
+#define BT_BACKEND_ABI 3
 
 /* What a module may call of its host: it links nothing of libbantam. */
 typedef struct bt_host {
@@ -76,7 +76,7 @@ typedef struct bt_dev_ops {
     void (*free)(bt_dev *dev, bt_buf *buf);                           /* NULL is fine */
     bt_status (*host_alloc)(bt_dev *dev, uint64_t bytes, void **out); /* pinned where that helps */
     void (*host_free)(bt_dev *dev, void *p);
-    /* Called once for each planned view before update 1 (OpenCL makes sub-buffers). May be NULL. */
+    /* Called once for each planned view before update 1. May be NULL. */
     bt_status (*prepare)(bt_dev *dev, const bt_view *view);
     /* Called once per gemm orientation and largest size before runtime_bytes is read, so that
      * libraries have taken what they keep. May be NULL. */
@@ -112,6 +112,8 @@ struct bt_dev {
 
 typedef struct bt_open_options {
     int threads; /* 0: as many as this process may use */
+    /* Nobody named the device: one that another backend serves better refuses, with BT_EUSAGE. */
+    uint8_t automatic;
 } bt_open_options;
 
 struct bt_driver {

@@ -8,9 +8,10 @@
 extern const bt_driver bti_driver_ref;  /* ref.c */
 extern const bt_driver bti_driver_null; /* null.c */
 
-extern const bt_planning bti_planning_ref;  /* ref.c */
-extern const bt_planning bti_planning_null; /* null.c */
-extern const bt_planning bti_planning_cpu;  /* cpu_plan.c */
-extern const bt_planning bti_planning_cuda; /* cuda_plan.c */
+extern const bt_planning bti_planning_ref;    /* ref.c */
+extern const bt_planning bti_planning_null;   /* null.c */
+extern const bt_planning bti_planning_cpu;    /* cpu_plan.c */
+extern const bt_planning bti_planning_cuda;   /* cuda_plan.c */
+extern const bt_planning bti_planning_opencl; /* opencl_plan.c */
 
 #endif

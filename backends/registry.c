@@ -29,7 +29,7 @@ typedef struct entry {
 
 static const entry entries[] = {
     {"cuda", NULL, NULL, &bti_planning_cuda},
-    {"opencl", NULL, NULL, NULL},
+    {"opencl", NULL, NULL, &bti_planning_opencl},
     {"cpu", NULL, LINKED_CPU, &bti_planning_cpu},
     {"ref", &bti_driver_ref, NULL, &bti_planning_ref},
     {"null", &bti_driver_null, NULL, &bti_planning_null},

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that Bantam needs. Usage: ci/setup.sh [--build | --demo | --check]
 #   (no option)  to build, test, lint and run the demo
-#   --build      to build, tests included, and no more
+#   --build      to build, tests included, and no more; without what is optional (OpenCL)
 #   --demo       to build and run the demo
 #   --check      installs nothing: names what is missing, exits 1 if anything is
 # Needs root or sudo where something is missing; does nothing, quickly, where nothing is.
@@ -11,7 +11,8 @@ build="gcc g++ make cmake ninja-build pkg-config libopenblas0-openmp libsentence
        libyaml-dev libjansson-dev libxxhash-dev zlib1g-dev libutf8proc-dev
        libpcre2-dev libmsgpack-dev check"
 demo="python3"
-all="clang clang-format clang-tidy cppcheck shellcheck git python3"
+opencl="opencl-headers ocl-icd-opencl-dev libclblast-dev pocl-opencl-icd"
+all="$opencl clang clang-format clang-tidy cppcheck shellcheck git python3"
 
 want="$build $all"
 install=yes

@@ -1,13 +1,14 @@
 /* What this process may use of the machine: processors and memory, within the limits of its control
  * group (version 2, and version 1's cpu and memory controllers). Read when a device is opened or
  * asked, never by an op. */
+#include "cpu/hostinfo.h"
+
 #include <ctype.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-
-#include "cpu/kernels.h"
 
 /* Reads a small file as text; 0 when it cannot be. */
 static int read_text(const char *path, char *out, size_t size) {

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backends/backend.h"
+#include "cpu/hostinfo.h"
 
 struct bt_buf {
     char *base;
@@ -42,13 +43,6 @@ void btcpu_sgemm(int threads, int trans_a, int trans_b, int64_t m, int64_t n, in
 /* blas.c: sets the host's last error and returns the status. */
 bt_status btcpu_fail(const bt_host *host, bt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* hostinfo.c: what this process may use. */
-int btcpu_usable_threads(void);
-uint64_t btcpu_total_memory(void);     /* physical, or the control group's limit */
-uint64_t btcpu_available_memory(void); /* to be had now without swapping, within that limit */
-uint64_t btcpu_anonymous_memory(void); /* resident anonymous memory of this process */
-void btcpu_cpu_name(char *out, size_t size);
 
 /* ---- parts --------------------------------------------------------------------------------- */
 

@@ -77,7 +77,7 @@ void cf_threads(int threads) {
     }
     under_test = (bench){0};
     far_register();
-    kit_ok(bti_device_open(kit_backend(), &(bt_open_options){threads}, &under_test.dev));
+    kit_ok(bti_device_open(kit_backend(), &(bt_open_options){.threads = threads}, &under_test.dev));
 }
 
 bt_dev *cf_device(void) {

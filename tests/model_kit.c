@@ -123,6 +123,18 @@ static bt_status watch_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
     return watched.real->host_alloc(dev, bytes, out);
 }
 
+int mk_there(void) {
+    const bt_driver *driver;
+    char reason[512] = "";
+    int count = 0;
+    if (strcmp(kit_backend(), "opencl") != 0) return 1; /* all others must be there */
+    if (bti_backend_driver(kit_backend(), &driver) != BT_OK ||
+        driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK)
+        snprintf(reason, sizeof reason, "%s", bt_last_error());
+    if (count == 0) kit_skip("the whole suite on opencl: %s", reason);
+    return count > 0;
+}
+
 bt_dev *mk_device(const char *backend, mk_watch *watch) {
     bt_dev *dev;
     if (strstr(backend, "far") != NULL) far_register();

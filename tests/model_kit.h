@@ -48,6 +48,8 @@ const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t
 bti_workload mk_workload(const bti_sentence *s, int64_t n);
 mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
+/* Is there a device of kit_backend()? Where an optional one is missing, skips and says why. */
+int mk_there(void);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
 /* All elements of a state region as doubles, in parameter order, compact gradients at their ids,

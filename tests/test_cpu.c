@@ -18,7 +18,7 @@ static void keep_log(void *user, bt_log_level level, const char *text) {
 }
 
 static bt_dev *open_cpu(int threads) {
-    bt_open_options options = {threads};
+    bt_open_options options = {.threads = threads};
     bt_dev *dev = NULL;
     notices[0] = 0;
     bt_set_log(keep_log, NULL);
@@ -73,7 +73,7 @@ START_TEST(threads_are_what_was_asked) {
 END_TEST
 
 START_TEST(nonsense_is_refused) {
-    bt_open_options options = {-1};
+    bt_open_options options = {.threads = -1};
     bt_dev *dev = NULL;
     kit_fails(bti_device_open("cpu", &options, &dev), BT_EUSAGE, "-1 threads");
     kit_fails(bti_device_open("cpu:1", NULL, &dev), BT_EUSAGE, "cpu:0");
@@ -89,7 +89,7 @@ typedef struct products {
 static void *multiply(void *user) {
     enum { SIDE = 199, RUNS = 40 };
     products *p = user;
-    bt_open_options options = {p->threads};
+    bt_open_options options = {.threads = p->threads};
     bt_dev *dev = NULL;
     p->wrong = RUNS;
     if (bti_device_open("cpu", &options, &dev) != BT_OK) return NULL;

@@ -119,6 +119,8 @@ START_TEST(sentences_stand_alone) {
 }
 END_TEST
 
-static void add(TCase *tc) { tcase_add_test(tc, sentences_stand_alone); }
+static void add(TCase *tc) {
+    if (mk_there()) tcase_add_test(tc, sentences_stand_alone);
+}
 
 int main(int argc, char **argv) { return kit_main("decoder", add, argc, argv); }

@@ -101,6 +101,7 @@ START_TEST(decoder_is_planned) {
 END_TEST
 
 static void add(TCase *tc) {
+    if (!mk_there()) return;
     tcase_add_test(tc, losses_are_an_updates);
     tcase_add_test(tc, losses_do_not_depend_on_caps);
     tcase_add_test(tc, leaves_no_trace);

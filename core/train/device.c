@@ -35,8 +35,10 @@ static void list_all(bti_device_list *l) {
 void bti_device_list_make(const char *device, bti_device_list *l) {
     l->count = 0;
     l->named = 0;
+    l->automatic = 0;
     snprintf(l->last, sizeof l->last, "there is no backend");
     if (device == NULL || strcmp(device, "auto") == 0) {
+        l->automatic = 1;
         list_all(l);
         return;
     }
@@ -48,7 +50,7 @@ void bti_device_list_make(const char *device, bti_device_list *l) {
 
 bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char **known,
                           bt_dev **out) {
-    bt_open_options options = {.threads = threads};
+    bt_open_options options = {.threads = threads, .automatic = (uint8_t)l->automatic};
     while (*at < l->count) {
         const char *spec = l->spec[(*at)++];
         const bti_known_device *row = known != NULL ? bti_known_device_find(spec) : NULL;
@@ -57,6 +59,7 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
             row ? bti_device_open_known(row, out) : bti_device_open(spec, &options, out);
         if (status == BT_OK || l->named) return status;
         snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        if (l->automatic && status == BT_EUSAGE) continue; /* it is not for this */
         bti_log(BT_LOG_WARN, "%s cannot be used: %s", spec, l->last);
     }
     return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", l->last);

@@ -11,6 +11,7 @@ typedef struct bti_device_list {
     char spec[BTI_MOST_DEVICES][64];
     int count;
     int named;      /* by the user, and only one: then its failure is the answer */
+    int automatic;  /* nobody named one: a device may refuse to be taken so, which is no fault */
     char last[512]; /* why the last one cannot be used */
 } bti_device_list;
 

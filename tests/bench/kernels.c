@@ -290,7 +290,7 @@ static void all_rows(void) {
 
 int main(int argc, char **argv) {
     const bt_host host = {BT_BACKEND_ABI, host_fail, host_log};
-    const bt_open_options options = {argc > 2 ? atoi(argv[2]) : 0};
+    const bt_open_options options = {.threads = argc > 2 ? atoi(argv[2]) : 0};
     need(bt_module_driver()->open(&host, 0, &options, &dev) == BT_OK, "open");
     const btcpu_table *isa = btcpu_pick_table(argc > 1 ? argv[1] : NULL);
     dev->op = isa->op;

@@ -1,0 +1,148 @@
+/* What the files of the opencl backend share. The only header of the tree that includes OpenCL's.
+ */
+#ifndef BANTAM_BACKENDS_OPENCL_H
+#define BANTAM_BACKENDS_OPENCL_H
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+
+#include "backends/opencl_plan.h"
+
+/* Kernels of kernels_cl/, by the name after k_. */
+#define BTCL_KERNELS(X) \
+    X(colsum) \
+    X(bias_act_fwd) \
+    X(bias_act_bwd) \
+    X(axpby) \
+    X(gather) \
+    X(zero) \
+    X(norm_fwd) \
+    X(norm_bwd_params) \
+    X(norm_bwd) \
+    X(gemm) \
+    X(attn_fwd) \
+    X(attn_delta) \
+    X(attn_bwd_q) \
+    X(attn_bwd_kv) \
+    X(embed_fwd) \
+    X(embed_bwd) \
+    X(cross_entropy) \
+    X(topk) \
+    X(sumsq) \
+    X(update_scalars) \
+    X(adamw) \
+    X(adamw_rows)
+
+typedef enum btcl_kernel {
+#define X(name) BTCL_##name,
+    BTCL_KERNELS(X)
+#undef X
+        BTCL_KERNEL_COUNT
+} btcl_kernel;
+
+/* One device of one platform. Its context and program are made at the first open and kept to the
+ * end of the process, since libraries keep what they built by the context's address. */
+typedef struct btcl_board {
+    cl_platform_id platform;
+    cl_device_id id;
+    cl_device_type type;
+    cl_context context; /* NULL before the first open */
+    cl_program program;
+    size_t group[BTCL_KERNEL_COUNT]; /* work-items of a group of each kernel */
+    double flops, bytes_per_s;       /* 0: not measured yet */
+} btcl_board;
+
+struct bt_buf {
+    cl_mem mem;
+    uint64_t bytes;
+    /* Windows on it for a library that takes no offset, made when first asked for. */
+    struct btcl_window {
+        uint64_t off, bytes;
+        cl_mem mem;
+    } * window;
+    size_t windows;
+};
+
+struct bt_stream {
+    cl_command_queue queue;
+    unsigned waiting;  /* launches since the last flush */
+    bt_status failure; /* a late one sticks */
+    char text[256];
+};
+
+struct bt_event {
+    cl_event event; /* NULL before the first record */
+};
+
+/* Host memory that the driver can copy from and to directly: a buffer that stays mapped. */
+struct btcl_pinned {
+    struct btcl_pinned *next;
+    cl_mem mem;
+    void *p;
+};
+
+typedef struct btcl_dev {
+    bt_dev base; /* first */
+    btcl_board *board;
+    bt_stream own; /* what a NULL stream means */
+    cl_kernel kernel[BTCL_KERNEL_COUNT];
+    uint64_t used;              /* bytes of all buffers */
+    struct btcl_pinned *pinned; /* host memory given out */
+    int library;                /* CLBlast may be used: it has not failed yet */
+} btcl_dev;
+
+static inline btcl_dev *btcl_self(bt_dev *dev) { return (btcl_dev *)(void *)dev; }
+
+/* Sets the error text "opencl: WHAT: CL_NAME (code)", returns the status that fits the code. */
+bt_status btcl_fail(const bt_host *host, cl_int code, const char *what);
+bt_status btcl_failf(const bt_host *host, bt_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void btcl_notice(const bt_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* opencl_memory.c: the device table; queues of boards. */
+extern const bt_dev_ops btcl_dev_ops;
+bt_status btcl_open_queue(const bt_host *host, const btcl_board *board, bt_stream *s);
+
+/* opencl.c, for the table. */
+void btcl_close(bt_dev *dev);
+bt_status btcl_query(bt_dev *dev, bt_dev_info *info);
+
+/* The stream to use; a failure that stuck to it. */
+bt_stream *btcl_stream(bt_dev *dev, bt_stream *s);
+bt_status btcl_stuck(const bt_dev *dev, const bt_stream *s);
+
+/* opencl_program.c: context, program (from the cache or compiled) and group sizes of a board. */
+bt_status btcl_build(const bt_host *host, btcl_board *board);
+/* Text of a device or platform property. */
+void btcl_device_text(cl_device_id id, cl_device_info what, char *out, size_t size);
+void btcl_platform_text(cl_platform_id id, cl_platform_info what, char *out, size_t size);
+
+/* opencl_ops.c */
+extern const bt_op_fn btcl_op_table[BT_OP_COUNT];
+
+/* opencl_gemm.c: the slot; may CLBlast be used on a device; making it build its kernels. */
+bt_status btcl_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
+int btcl_has_library(const btcl_board *board);
+bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count);
+
+/* ---- launching a kernel: arguments in order, then the groups -----------------------------------
+ */
+
+typedef struct btcl_launch {
+    btcl_dev *dev;
+    btcl_kernel which;
+    cl_uint args;
+    cl_int error; /* the first */
+} btcl_launch;
+
+btcl_launch btcl_begin(bt_dev *dev, btcl_kernel which);
+void btcl_arg(btcl_launch *l, size_t size, const void *value);
+void btcl_i32(btcl_launch *l, int32_t x);
+void btcl_i64(btcl_launch *l, int64_t x);
+void btcl_f32(btcl_launch *l, double x);
+/* Base and offset; with btcl_view also the leading dimension. */
+void btcl_base(btcl_launch *l, const bt_view *v);
+void btcl_view(btcl_launch *l, const bt_view *v);
+bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups);
+
+#endif

@@ -1,0 +1,510 @@
+/* The op table: each slot packs arguments and enqueues one to four kernels of kernels_cl/. */
+#include "backends/opencl.h"
+
+/* ---- launching ---------------------------------------------------------------------------------
+ */
+
+btcl_launch btcl_begin(bt_dev *dev, btcl_kernel which) {
+    return (btcl_launch){.dev = btcl_self(dev), .which = which, .error = CL_SUCCESS};
+}
+
+void btcl_arg(btcl_launch *l, size_t size, const void *value) {
+    const cl_int code = clSetKernelArg(l->dev->kernel[l->which], l->args++, size, value);
+    if (l->error == CL_SUCCESS) l->error = code;
+}
+
+void btcl_i32(btcl_launch *l, int32_t x) { btcl_arg(l, sizeof x, &x); }
+void btcl_i64(btcl_launch *l, int64_t x) { btcl_arg(l, sizeof x, &x); }
+void btcl_f32(btcl_launch *l, double x) {
+    const float f = (float)x;
+    btcl_arg(l, sizeof f, &f);
+}
+
+static void put_u32(btcl_launch *l, uint32_t x) { btcl_arg(l, sizeof x, &x); }
+
+void btcl_base(btcl_launch *l, const bt_view *v) {
+    const uint64_t off = v->ld > 0 ? v->off / sizeof(float) : 0; /* int32 is as wide */
+    if (v->ld > 0)
+        btcl_arg(l, sizeof v->buf->mem, &v->buf->mem);
+    else
+        btcl_arg(l, sizeof(cl_mem), NULL);
+    btcl_arg(l, sizeof off, &off);
+}
+
+void btcl_view(btcl_launch *l, const bt_view *v) {
+    btcl_base(l, v);
+    btcl_i64(l, v->ld);
+}
+
+static void put_drop(btcl_launch *l, const bt_drop *drop) {
+    put_u32(l, (uint32_t)drop->seed);
+    put_u32(l, (uint32_t)(drop->seed >> 32));
+    put_u32(l, drop->update);
+    put_u32(l, drop->site);
+    put_u32(l, bti_drop_threshold(drop->p));
+    btcl_f32(l, 1 / (1 - (double)drop->p));
+    btcl_i32(l, drop->p > 0);
+}
+
+/* Launches that the driver may hold back until something flushes. */
+#define MOST_WAITING 64
+
+bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups) {
+    btcl_dev *d = l->dev;
+    const size_t group = d->board->group[l->which], items = groups * group;
+    static const char *const names[] = {
+#define X(name) "kernel " #name,
+        BTCL_KERNELS(X)
+#undef X
+    };
+    s = btcl_stream(&d->base, s);
+    bt_status status = btcl_stuck(&d->base, s);
+    if (status != BT_OK) return status;
+    if (l->error == CL_SUCCESS && groups > 0)
+        l->error = clEnqueueNDRangeKernel(s->queue, d->kernel[l->which], 1, NULL, &items, &group, 0,
+                                          NULL, NULL);
+    if (l->error == CL_SUCCESS && ++s->waiting >= MOST_WAITING) {
+        s->waiting = 0;
+        l->error = clFlush(s->queue);
+    }
+    return l->error == CL_SUCCESS ? BT_OK : btcl_fail(d->base.host, l->error, names[l->which]);
+}
+
+/* Groups for so many work-items; for four columns each of a matrix. */
+static uint64_t groups_of(bt_dev *dev, btcl_kernel which, int64_t items) {
+    return (uint64_t)btcl_ceil_div(items, (int64_t)btcl_self(dev)->board->group[which]);
+}
+
+static bt_status go_quads(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols) {
+    return btcl_go(l, s, groups_of(&l->dev->base, l->which, rows * btcl_ceil_div(cols, 4)));
+}
+
+/* ---- column sums -------------------------------------------------------------------------------
+ */
+
+/* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX quads of columns). */
+static uint64_t column_groups(bt_dev *dev, btcl_kernel which, int64_t rows, int64_t cols) {
+    const int64_t group = (int64_t)btcl_self(dev)->board->group[which];
+    const int64_t quads = group < 16 ? group : 16;
+    return (uint64_t)btcl_ceil_div(rows, btcl_chunk_rows(rows)) *
+           (uint64_t)btcl_ceil_div(btcl_ceil_div(cols, 4), quads);
+}
+
+/* The call's scratch from element `at` on, as the partial sums of a matrix. */
+static bt_view partial(const bt_call *call, int64_t at, int64_t cols) {
+    bt_view v = call->ws;
+    v.off += (size_t)at * sizeof(float);
+    v.ld = cols > 0 ? cols : 1;
+    return v;
+}
+
+static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int64_t rows,
+                             int64_t cols, const bt_view *out, double beta) {
+    btcl_launch l = btcl_begin(dev, BTCL_colsum);
+    if (rows == 0) { /* no scratch was asked for */
+        const bt_view none = {0};
+        btcl_base(&l, &none);
+    } else {
+        btcl_base(&l, part);
+    }
+    btcl_i64(&l, rows == 0 ? 0 : btcl_ceil_div(rows, btcl_chunk_rows(rows)));
+    btcl_i64(&l, cols);
+    btcl_view(&l, out);
+    btcl_i32(&l, beta != 0);
+    return btcl_go(&l, s, groups_of(dev, BTCL_colsum, cols));
+}
+
+/* ---- elementwise -------------------------------------------------------------------------------
+ */
+
+static bt_status op_bias_act_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *x = &t[BT_BIAS_ACT_FWD_X];
+    btcl_launch l = btcl_begin(dev, BTCL_bias_act_fwd);
+    btcl_view(&l, x);
+    btcl_view(&l, &t[BT_BIAS_ACT_FWD_BIAS]);
+    btcl_view(&l, &t[BT_BIAS_ACT_FWD_ROWPOS]);
+    btcl_view(&l, &t[BT_BIAS_ACT_FWD_Y]);
+    btcl_i64(&l, x->rows);
+    btcl_i64(&l, x->cols);
+    btcl_i32(&l, (int32_t)call->p.bias_act.act);
+    put_drop(&l, &call->p.bias_act.drop);
+    return go_quads(&l, s, x->rows, x->cols);
+}
+
+static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *dy = &t[BT_BIAS_ACT_BWD_DY], *dbias = &t[BT_BIAS_ACT_BWD_DBIAS];
+    const bt_view none = {0}, part = partial(call, 0, dy->cols);
+    const int sums = dbias->ld > 0;
+    if (dy->rows > 0) {
+        btcl_launch l = btcl_begin(dev, BTCL_bias_act_bwd);
+        btcl_view(&l, dy);
+        btcl_view(&l, &t[BT_BIAS_ACT_BWD_X]);
+        btcl_view(&l, &t[BT_BIAS_ACT_BWD_BIAS]);
+        btcl_view(&l, &t[BT_BIAS_ACT_BWD_Y]);
+        btcl_view(&l, &t[BT_BIAS_ACT_BWD_ROWPOS]);
+        btcl_view(&l, &t[BT_BIAS_ACT_BWD_DX]);
+        btcl_view(&l, sums ? &part : &none);
+        btcl_i64(&l, dy->rows);
+        btcl_i64(&l, dy->cols);
+        btcl_i64(&l, btcl_chunk_rows(dy->rows));
+        btcl_i32(&l, (int32_t)call->p.bias_act.act);
+        put_drop(&l, &call->p.bias_act.drop);
+        bt_status status =
+            btcl_go(&l, s, column_groups(dev, BTCL_bias_act_bwd, dy->rows, dy->cols));
+        if (status != BT_OK) return status;
+    }
+    return sums ? add_columns(dev, s, &part, dy->rows, dy->cols, dbias, call->p.bias_act.beta)
+                : BT_OK;
+}
+
+static bt_status op_axpby(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *x = &call->t[BT_AXPBY_X];
+    btcl_launch l = btcl_begin(dev, BTCL_axpby);
+    btcl_view(&l, x);
+    btcl_view(&l, &call->t[BT_AXPBY_Y]);
+    btcl_i64(&l, x->rows);
+    btcl_i64(&l, x->cols);
+    btcl_f32(&l, call->p.axpby.a);
+    btcl_f32(&l, call->p.axpby.b);
+    return go_quads(&l, s, x->rows, x->cols);
+}
+
+static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *y = &call->t[BT_GATHER_Y];
+    btcl_launch l = btcl_begin(dev, BTCL_gather);
+    btcl_view(&l, &call->t[BT_GATHER_X]);
+    btcl_view(&l, &call->t[BT_GATHER_INDEX]);
+    btcl_view(&l, y);
+    btcl_i64(&l, y->rows);
+    btcl_i64(&l, y->cols);
+    return go_quads(&l, s, y->rows, y->cols);
+}
+
+/* ---- norm --------------------------------------------------------------------------------------
+ */
+
+static bt_status op_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *x = &t[BT_NORM_FWD_X], none = {0};
+    const bt_drop no_drop = {0};
+    btcl_launch l = btcl_begin(dev, BTCL_norm_fwd);
+    btcl_view(&l, x);
+    btcl_view(&l, &none);
+    btcl_view(&l, &none);
+    btcl_view(&l, &none);
+    btcl_view(&l, &t[BT_NORM_FWD_GAMMA]);
+    btcl_view(&l, &t[BT_NORM_FWD_BETA]);
+    btcl_view(&l, &none);
+    btcl_view(&l, &t[BT_NORM_FWD_Y]);
+    btcl_view(&l, &t[BT_NORM_FWD_STATS]);
+    btcl_i64(&l, x->cols);
+    btcl_f32(&l, call->p.norm.eps);
+    put_drop(&l, &no_drop);
+    return btcl_go(&l, s, (uint64_t)x->rows);
+}
+
+static bt_status op_add_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *x = &t[BT_ADD_NORM_FWD_X];
+    btcl_launch l = btcl_begin(dev, BTCL_norm_fwd);
+    btcl_view(&l, x);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_BIAS]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_RES]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_ROWPOS]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_GAMMA]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_BETA]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_R]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_Y]);
+    btcl_view(&l, &t[BT_ADD_NORM_FWD_STATS]);
+    btcl_i64(&l, x->cols);
+    btcl_f32(&l, call->p.add_norm.eps);
+    put_drop(&l, &call->p.add_norm.drop);
+    return btcl_go(&l, s, (uint64_t)x->rows);
+}
+
+/* Views of a norm's backward pass; absent ones have ld 0. */
+typedef struct norm_views {
+    const bt_view *dy, *x, *stats, *gamma, *dres, *rowpos, *dr, *dx, *dgamma, *dbeta;
+} norm_views;
+
+/* Parameter gradients first: dr and dx may lie where dy or x are. */
+static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const norm_views *v,
+                          const bt_drop *drop, double beta) {
+    const int64_t rows = v->dy->rows, cols = v->dy->cols;
+    const int64_t second = rows ? btcl_ceil_div(rows, btcl_chunk_rows(rows)) * cols : 0;
+    const bt_view part[2] = {partial(call, 0, cols), partial(call, second, cols)};
+    const int gamma = v->dgamma->ld > 0, bias = v->dbeta->ld > 0; /* frozen ones are absent */
+    bt_status status = BT_OK;
+    if (rows > 0 && (gamma || bias)) {
+        btcl_launch l = btcl_begin(dev, BTCL_norm_bwd_params);
+        btcl_view(&l, v->dy);
+        btcl_view(&l, v->x);
+        btcl_view(&l, v->stats);
+        btcl_view(&l, &part[0]);
+        btcl_i64(&l, second);
+        btcl_i64(&l, rows);
+        btcl_i64(&l, cols);
+        btcl_i64(&l, btcl_chunk_rows(rows));
+        status = btcl_go(&l, s, column_groups(dev, BTCL_norm_bwd_params, rows, cols));
+    }
+    if (status == BT_OK && gamma)
+        status = add_columns(dev, s, &part[0], rows, cols, v->dgamma, beta);
+    if (status == BT_OK && bias) status = add_columns(dev, s, &part[1], rows, cols, v->dbeta, beta);
+    if (status != BT_OK) return status;
+    btcl_launch l = btcl_begin(dev, BTCL_norm_bwd);
+    btcl_view(&l, v->dy);
+    btcl_view(&l, v->x);
+    btcl_view(&l, v->stats);
+    btcl_view(&l, v->gamma);
+    btcl_view(&l, v->dres);
+    btcl_view(&l, v->rowpos);
+    btcl_view(&l, v->dr);
+    btcl_view(&l, v->dx);
+    btcl_i64(&l, cols);
+    put_drop(&l, drop);
+    return btcl_go(&l, s, (uint64_t)rows);
+}
+
+static bt_status op_norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, none = {0};
+    const bt_drop no_drop = {0};
+    const norm_views v = {&t[BT_NORM_BWD_DY],     &t[BT_NORM_BWD_X],
+                          &t[BT_NORM_BWD_STATS],  &t[BT_NORM_BWD_GAMMA],
+                          &t[BT_NORM_BWD_DRES],   &none,
+                          &t[BT_NORM_BWD_DX],     &none,
+                          &t[BT_NORM_BWD_DGAMMA], &t[BT_NORM_BWD_DBETA]};
+    return norm_bwd(dev, s, call, &v, &no_drop, call->p.norm.beta);
+}
+
+/* dbias is the column sums of drop(dr), which is dx, or dr where there is no dropout. */
+static bt_status op_add_norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *dx = &t[BT_ADD_NORM_BWD_DX], *dbias = &t[BT_ADD_NORM_BWD_DBIAS];
+    const norm_views v = {&t[BT_ADD_NORM_BWD_DY],     &t[BT_ADD_NORM_BWD_R],
+                          &t[BT_ADD_NORM_BWD_STATS],  &t[BT_ADD_NORM_BWD_GAMMA],
+                          &t[BT_ADD_NORM_BWD_DRES],   &t[BT_ADD_NORM_BWD_ROWPOS],
+                          &t[BT_ADD_NORM_BWD_DR],     dx,
+                          &t[BT_ADD_NORM_BWD_DGAMMA], &t[BT_ADD_NORM_BWD_DBETA]};
+    const bt_add_norm_params *p = &call->p.add_norm;
+    bt_status status = norm_bwd(dev, s, call, &v, &p->drop, p->beta);
+    if (status != BT_OK || dbias->ld == 0) return status;
+    bt_call sums = {.op = BT_OP_BIAS_ACT_BWD, .ws = call->ws};
+    sums.t[BT_BIAS_ACT_BWD_DY] = dx->ld > 0 ? *dx : t[BT_ADD_NORM_BWD_DR];
+    sums.t[BT_BIAS_ACT_BWD_DBIAS] = *dbias;
+    sums.p.bias_act = (bt_bias_act_params){.act = BT_ACT_NONE, .beta = p->beta};
+    return op_bias_act_bwd(dev, s, &sums);
+}
+
+/* ---- attention ---------------------------------------------------------------------------------
+ */
+
+#define TILE 32 /* queries, or keys, of a tile: kernels_cl/attention.cl */
+
+/* Groups for each sequence and head: as many as a sequence of average length has tiles. */
+static int64_t parts_of(int64_t rows, int64_t sequences) {
+    const int64_t parts = sequences > 0 ? btcl_ceil_div(rows, sequences * TILE) : 1;
+    return parts > 0 ? parts : 1;
+}
+
+static void put_attn(btcl_launch *l, const bt_attn_params *p, int64_t cols, int64_t parts) {
+    btcl_i32(l, p->heads);
+    btcl_i64(l, cols / p->heads);
+    btcl_i32(l, p->causal);
+    btcl_f32(l, p->scale);
+    btcl_i64(l, parts);
+    put_drop(l, &p->drop);
+}
+
+static bt_status op_attn_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *q = &t[BT_ATTN_FWD_Q], *seq = &t[BT_ATTN_FWD_SEQ];
+    const int64_t parts = parts_of(q->rows, seq->rows);
+    btcl_launch l = btcl_begin(dev, BTCL_attn_fwd);
+    btcl_view(&l, q);
+    btcl_view(&l, &t[BT_ATTN_FWD_K]);
+    btcl_view(&l, &t[BT_ATTN_FWD_V]);
+    btcl_view(&l, seq);
+    btcl_view(&l, &t[BT_ATTN_FWD_KIDX]);
+    btcl_view(&l, &t[BT_ATTN_FWD_O]);
+    btcl_view(&l, &t[BT_ATTN_FWD_LSE]);
+    put_attn(&l, &call->p.attn, q->cols, parts);
+    return btcl_go(&l, s, (uint64_t)(seq->rows * call->p.attn.heads * parts));
+}
+
+static bt_status attn_delta(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *o = &call->t[BT_ATTN_BWD_O];
+    const int64_t heads = call->p.attn.heads;
+    const int64_t group = (int64_t)btcl_self(dev)->board->group[BTCL_attn_delta];
+    btcl_launch l = btcl_begin(dev, BTCL_attn_delta);
+    btcl_view(&l, o);
+    btcl_view(&l, &call->t[BT_ATTN_BWD_DO]);
+    btcl_base(&l, &call->ws);
+    btcl_i64(&l, o->rows);
+    btcl_i32(&l, (int32_t)heads);
+    btcl_i64(&l, o->cols / heads);
+    return btcl_go(&l, s,
+                   groups_of(dev, BTCL_attn_delta, o->rows * heads * (group < 8 ? group : 8)));
+}
+
+static void put_bwd(btcl_launch *l, const bt_call *call) {
+    const bt_view *t = call->t;
+    btcl_view(l, &t[BT_ATTN_BWD_Q]);
+    btcl_view(l, &t[BT_ATTN_BWD_K]);
+    btcl_view(l, &t[BT_ATTN_BWD_V]);
+    btcl_view(l, &t[BT_ATTN_BWD_SEQ]);
+    btcl_view(l, &t[BT_ATTN_BWD_LSE]);
+    btcl_view(l, &t[BT_ATTN_BWD_DO]);
+    btcl_base(l, &call->ws);
+}
+
+static bt_status op_attn_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *q = &t[BT_ATTN_BWD_Q], *k = &t[BT_ATTN_BWD_K];
+    const bt_attn_params *p = &call->p.attn;
+    const int64_t sequences = t[BT_ATTN_BWD_SEQ].rows;
+    bt_status status = attn_delta(dev, s, call);
+    if (status != BT_OK) return status;
+    int64_t parts = parts_of(q->rows, sequences);
+    btcl_launch l = btcl_begin(dev, BTCL_attn_bwd_q);
+    put_bwd(&l, call);
+    btcl_view(&l, &t[BT_ATTN_BWD_DQ]);
+    put_attn(&l, p, q->cols, parts);
+    status = btcl_go(&l, s, (uint64_t)(sequences * p->heads * parts));
+    if (status != BT_OK) return status;
+    parts = parts_of(k->rows, sequences);
+    l = btcl_begin(dev, BTCL_attn_bwd_kv);
+    put_bwd(&l, call);
+    btcl_view(&l, &t[BT_ATTN_BWD_DK]);
+    btcl_view(&l, &t[BT_ATTN_BWD_DV]);
+    put_attn(&l, p, q->cols, parts);
+    return btcl_go(&l, s, (uint64_t)(sequences * p->heads * parts));
+}
+
+/* ---- embedding ---------------------------------------------------------------------------------
+ */
+
+static bt_status op_embed_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *y = &t[BT_EMBED_FWD_Y];
+    btcl_launch l = btcl_begin(dev, BTCL_embed_fwd);
+    btcl_view(&l, &t[BT_EMBED_FWD_TABLE]);
+    btcl_view(&l, &t[BT_EMBED_FWD_IDS]);
+    btcl_view(&l, &t[BT_EMBED_FWD_ROWPOS]);
+    btcl_view(&l, &t[BT_EMBED_FWD_POSTAB]);
+    btcl_view(&l, y);
+    btcl_i64(&l, y->rows);
+    btcl_i64(&l, y->cols);
+    btcl_f32(&l, call->p.embed.scale);
+    put_drop(&l, &call->p.embed.drop);
+    return go_quads(&l, s, y->rows, y->cols);
+}
+
+static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *dtable = &t[BT_EMBED_BWD_DTABLE], *segs = &t[BT_EMBED_BWD_SEGS];
+    if (call->p.embed.beta == 0) { /* rows of ids that do not occur become 0 */
+        btcl_launch l = btcl_begin(dev, BTCL_zero);
+        btcl_view(&l, dtable);
+        btcl_i64(&l, dtable->rows);
+        btcl_i64(&l, dtable->cols);
+        bt_status status = go_quads(&l, s, dtable->rows, dtable->cols);
+        if (status != BT_OK) return status;
+    }
+    btcl_launch l = btcl_begin(dev, BTCL_embed_bwd);
+    btcl_view(&l, &t[BT_EMBED_BWD_DY]);
+    btcl_view(&l, &t[BT_EMBED_BWD_ROWPOS]);
+    btcl_view(&l, &t[BT_EMBED_BWD_ORDER]);
+    btcl_view(&l, segs);
+    btcl_view(&l, dtable);
+    btcl_i64(&l, dtable->cols);
+    btcl_f32(&l, call->p.embed.scale);
+    btcl_i32(&l, call->p.embed.beta != 0);
+    put_drop(&l, &call->p.embed.drop);
+    return btcl_go(&l, s, (uint64_t)(segs->rows - 1)); /* the last row closes the list */
+}
+
+/* ---- loss and best symbols ---------------------------------------------------------------------
+ */
+
+static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *z = &t[BT_CROSS_ENTROPY_LOGITS];
+    const bt_cross_entropy_params *p = &call->p.cross_entropy;
+    btcl_launch l = btcl_begin(dev, BTCL_cross_entropy);
+    btcl_view(&l, z);
+    btcl_view(&l, &t[BT_CROSS_ENTROPY_BIAS]);
+    btcl_view(&l, &t[BT_CROSS_ENTROPY_LABELS]);
+    btcl_view(&l, &t[BT_CROSS_ENTROPY_LOSS]);
+    btcl_i64(&l, z->cols);
+    btcl_f32(&l, p->smoothing);
+    btcl_f32(&l, p->grad_scale);
+    btcl_i32(&l, p->grad);
+    return btcl_go(&l, s, (uint64_t)z->rows);
+}
+
+static bt_status op_topk(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *z = &t[BT_TOPK_LOGITS];
+    btcl_launch l = btcl_begin(dev, BTCL_topk);
+    btcl_view(&l, z);
+    btcl_view(&l, &t[BT_TOPK_BIAS]);
+    btcl_view(&l, &t[BT_TOPK_VALUE]);
+    btcl_view(&l, &t[BT_TOPK_ID]);
+    btcl_i64(&l, z->cols);
+    btcl_i64(&l, t[BT_TOPK_VALUE].cols);
+    btcl_arg(&l, sizeof call->p.topk.forbid, call->p.topk.forbid);
+    return btcl_go(&l, s, (uint64_t)z->rows);
+}
+
+/* ---- optimiser ---------------------------------------------------------------------------------
+ */
+
+static bt_status op_sumsq(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *x = &call->t[BT_SUMSQ_X], *part = &call->t[BT_SUMSQ_PART];
+    btcl_launch l = btcl_begin(dev, BTCL_sumsq);
+    btcl_base(&l, x);
+    btcl_i64(&l, x->cols);
+    btcl_view(&l, part);
+    return btcl_go(&l, s, (uint64_t)part->rows);
+}
+
+static bt_status op_update_scalars(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *part = &call->t[BT_UPDATE_SCALARS_PART];
+    btcl_launch l = btcl_begin(dev, BTCL_update_scalars);
+    btcl_view(&l, part);
+    btcl_i64(&l, part->rows);
+    btcl_base(&l, &call->t[BT_UPDATE_SCALARS_SCALARS]);
+    return btcl_go(&l, s, 1);
+}
+
+static void put_adamw(btcl_launch *l, const bt_adamw_params *p) {
+    btcl_f32(l, p->beta1);
+    btcl_f32(l, 1 - p->beta1);
+    btcl_f32(l, p->beta2);
+    btcl_f32(l, 1 - p->beta2);
+    btcl_f32(l, p->eps);
+    btcl_f32(l, p->weight_decay);
+    btcl_i32(l, p->decoupled);
+}
+
+static bt_status op_adamw(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const int64_t n = call->t[BT_ADAMW_G].cols;
+    btcl_launch l = btcl_begin(dev, BTCL_adamw);
+    for (int i = BT_ADAMW_G; i <= BT_ADAMW_V; i++) btcl_base(&l, &call->t[i]);
+    btcl_i64(&l, n);
+    put_adamw(&l, &call->p.adamw);
+    return go_quads(&l, s, 1, n);
+}
+
+static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *w = &t[BT_ADAMW_ROWS_W], *g = &t[BT_ADAMW_ROWS_G];
+    btcl_launch l = btcl_begin(dev, BTCL_adamw_rows);
+    btcl_view(&l, g);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_INDEX]);
+    btcl_base(&l, &t[BT_ADAMW_ROWS_SCALARS]);
+    btcl_view(&l, w);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_M]);
+    btcl_view(&l, &t[BT_ADAMW_ROWS_V]);
+    btcl_i64(&l, w->rows);
+    btcl_i64(&l, w->cols);
+    btcl_i64(&l, g->rows);
+    put_adamw(&l, &call->p.adamw);
+    return go_quads(&l, s, w->rows, w->cols);
+}
+
+#define op_gemm btcl_op_gemm
+const bt_op_fn btcl_op_table[BT_OP_COUNT] = {
+#define BT_OP(name, NAME, slot) [BT_OP_##NAME] = op_##name,
+#include "core/ops/op_list.inc"
+};

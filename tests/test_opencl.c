@@ -1,0 +1,231 @@
+/* The opencl backend as the program shows it: what `devices` says where something is missing (G4),
+ * the cache of kernels, the automatic choice, heaps (A6), and a whole run beside the cpu's. */
+#include "tests/program_kit.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- devices -----------------------------------------------------------------------------------
+ */
+
+/* The first opencl entry of `devices --json` with these settings more. */
+static json_t *device_with(const char *environment) {
+    const program_how how = {.environment = environment};
+    program p = bantam_how(how, "devices", "--json");
+    check_status(p, 0);
+    json_t *root = parse_json(p.out), *list = json_object_get(root, "devices"), *d = NULL;
+    for (size_t i = 0; i < json_array_size(list) && d == NULL; i++) {
+        json_t *at = json_array_get(list, i);
+        if (strcmp(json_string_value(json_object_get(at, "backend")), "opencl") == 0)
+            d = json_incref(at);
+    }
+    json_decref(root);
+    ck_assert_msg(d != NULL, "no entry for opencl");
+    return d;
+}
+
+static int usable_with(const char *environment) {
+    json_t *d = device_with(environment);
+    const int usable = json_is_true(json_object_get(d, "usable"));
+    json_decref(d);
+    return usable;
+}
+
+/* The reason why it is not usable; the kit's. */
+static const char *reason_with(const char *environment) {
+    json_t *d = device_with(environment);
+    ck_assert_msg(!json_is_true(json_object_get(d, "usable")), "usable with %s", environment);
+    const char *reason = kit_str("%s", json_string_value(json_object_get(d, "reason")));
+    json_decref(d);
+    return reason;
+}
+
+/* A path that cannot be made, by nobody: below a regular file. */
+static const char *impossible(void) {
+    const char *file = kit_str("%s/file", kit_tmpdir());
+    kit_write_text(file, "");
+    return kit_str("%s/below", file);
+}
+
+START_TEST(devices_tell) {
+    json_t *d = device_with("BANTAM_OPENCL_MAX_ALLOC=67108864");
+    ck_assert(json_is_true(json_object_get(d, "usable")));
+    ck_assert_int_gt((int64_t)number_at(d, "total_bytes"), 67108864);
+    ck_assert_int_eq((int64_t)number_at(d, "largest_allocation_bytes"), 67108864);
+    const char *name = json_string_value(json_object_get(d, "name"));
+    check_has(name, "driver ");
+    check_has(name, "groups of ");
+    json_decref(d);
+    program p = bantam("train", small_run_new(20).yaml, "--device", "opencl:99");
+    check_refused(p, "opencl:99");
+}
+END_TEST
+
+START_TEST(no_platform) {
+    const char *empty = kit_str("OCL_ICD_VENDORS=%s", kit_tmpdir());
+    const char *reason = reason_with(empty);
+    check_has(reason, "no OpenCL device");
+    check_has(reason, empty + strlen("OCL_ICD_VENDORS="));
+    check_has(reason, "OCL_ICD_VENDORS");
+    const program_how how = {.environment = empty};
+    program p = bantam_how(how, "train", small_run_new(20).yaml, "--device", "opencl");
+    check_status(p, 1);
+    check_has(p.err, "OCL_ICD_VENDORS");
+}
+END_TEST
+
+/* PoCL's own cache: without a folder it has no device. */
+START_TEST(driver_without_cache) {
+    const char *path = impossible(), *setting = kit_str("POCL_CACHE_DIR=%s", path);
+    const char *reason = reason_with(setting);
+    check_has(reason, "POCL_CACHE_DIR");
+    check_has(reason, path);
+    const program_how how = {.environment = setting};
+    program p = bantam_how(how, "train", small_run_new(40).yaml, "--updates", "1");
+    check_status(p, 0); /* on the cpu */
+}
+END_TEST
+
+/* What the compiler says is shown; an automatic choice goes on without the device. */
+START_TEST(kernels_do_not_build) {
+    const char *setting = "BANTAM_OPENCL_OPTIONS=-Dsum4=(";
+    const char *reason = reason_with(setting);
+    check_has(reason, "do not compile for");
+    check_has(reason, "prelude.cl:");
+    ck_assert_int_le(count_lines(reason), 8);
+    const program_how how = {.environment = setting};
+    program p = bantam_how(how, "train", small_run_new(20).yaml, "--device", "opencl");
+    check_status(p, 1);
+    check_has(p.err, "prelude.cl:");
+    p = bantam_how(how, "train", small_run_new(40).yaml, "--updates", "1");
+    check_status(p, 0);
+}
+END_TEST
+
+/* ---- our cache ---------------------------------------------------------------------------------
+ */
+
+static const char *only_file(const char *folder) {
+    char *path = NULL;
+    FILE *p = popen(kit_str("ls %s/bantam/*.bin", folder), "r");
+    size_t n = 0;
+    ck_assert(p != NULL && getline(&path, &n, p) > 0);
+    pclose(p);
+    path[strcspn(path, "\n")] = 0;
+    const char *own = kit_str("%s", path);
+    free(path);
+    return own;
+}
+
+/* Not writable, damaged or cut: it costs time only, and a bad file is replaced. */
+START_TEST(cache_of_kernels) {
+    const char *folder = kit_tmpdir(), *setting = kit_str("XDG_CACHE_HOME=%s", folder);
+    ck_assert(usable_with(kit_str("XDG_CACHE_HOME=%s", impossible())));
+    ck_assert(usable_with(setting));
+    const char *file = only_file(folder);
+    size_t bytes, now;
+    char *whole = kit_read(file, &bytes);
+    ck_assert_uint_gt(bytes, 1000);
+    for (int how = 0; how < 4; how++) {
+        static const size_t keep[] = {0, 1, 2, 8}; /* of how many parts; 8: a byte is changed */
+        char *bad = memcpy(malloc(bytes), whole, bytes);
+        bad[bytes / 2] ^= 1;
+        kit_write(file, bad, keep[how] == 0 ? 0 : keep[how] == 8 ? bytes : bytes / (1 + keep[how]));
+        free(bad);
+        ck_assert(usable_with(setting));
+        free(kit_read(file, &now));
+        ck_assert_uint_gt(now, bytes / 2); /* written anew */
+    }
+    free(whole);
+}
+END_TEST
+
+/* ---- runs --------------------------------------------------------------------------------------
+ */
+
+/* Nobody asked for it: a CPU is used through its own backend, without a word. */
+START_TEST(automatic_choice) {
+    json_t *d = device_with("A=B");
+    const char *name = json_string_value(json_object_get(d, "name"));
+    if (strstr(name, "Portable Computing Language") == NULL)
+        kit_skip("automatic choice: the first OpenCL device is no PoCL: %s", name);
+    else {
+        json_t *plan = plan_of(small_run_new(40).yaml, 0, "--memory", "2GiB");
+        ck_assert_str_eq(json_string_value(json_object_get(plan, "backend")), "cpu");
+        json_decref(plan);
+    }
+    json_decref(d);
+}
+END_TEST
+
+static void losses_agree(const char *a, const char *b) {
+    json_t *x = read_log(a), *y = read_log(b);
+    ck_assert_uint_eq(json_array_size(x), json_array_size(y));
+    ck_assert_uint_gt(json_array_size(x), 2);
+    for (size_t i = 0; i < json_array_size(x); i++) {
+        const double l = number_at(json_array_get(x, i), "loss"),
+                     m = number_at(json_array_get(y, i), "loss");
+        kit_near(l, m, (i == 0 ? 1e-5 : 1e-3) * m);
+    }
+    json_decref(x);
+    json_decref(y);
+}
+
+/* The same run on both: losses agree; a resumed run goes on; the model translates the same. */
+START_TEST(a_whole_run) {
+    small_run here = small_run_new(60), there = small_run_new(60);
+    program p = bantam("train", here.yaml, "--device", "opencl", "--updates", "4");
+    check_status(p, 0);
+    p = bantam("train", here.yaml, "--device", "opencl", "--updates", "8", "--resume");
+    check_status(p, 0);
+    check_status(train(there, "--updates", "8"), 0);
+    losses_agree(here.out, there.out);
+    const char *in = in_dir(here, "train.de");
+    program a = bantam("translate", here.out, "--device", "opencl", "--input", in, "--beam", "3");
+    program b = bantam("translate", here.out, "--device", "cpu", "--input", in, "--beam", "3");
+    check_status(a, 0);
+    check_status(b, 0);
+    ck_assert_int_eq(count_lines(a.out), 60);
+    ck_assert_str_eq(a.out, b.out);
+}
+END_TEST
+
+/* Allocations of at most 96 KiB: several heaps, the same losses. Less than a table: refused. */
+START_TEST(several_heaps) {
+    small_run whole = small_run_new(40), heaps = small_run_new(40);
+    program p = bantam("train", whole.yaml, "--device", "opencl", "--updates", "3");
+    check_status(p, 0);
+    program_how how = {.environment = "BANTAM_OPENCL_MAX_ALLOC=98304"};
+    p = bantam_how(how, "train", heaps.yaml, "--device", "opencl", "--updates", "3");
+    check_status(p, 0);
+    losses_agree(heaps.out, whole.out);
+    how.environment = "BANTAM_OPENCL_MAX_ALLOC=4096";
+    p = bantam_how(how, "train", small_run_new(40).yaml, "--device", "opencl", "--updates", "3");
+    ck_assert_int_gt(p.status, 0);
+    check_has(p.err, "allocation");
+}
+END_TEST
+
+/* Asked outside any test, where the kit's own way to run a program may not be used. */
+static int there(void) {
+    const char *binary = getenv("BANTAM_PROGRAM");
+    return binary != NULL &&
+           system(kit_str("'%s' devices --json | grep -q '\"opencl:0\"'", binary)) == 0;
+}
+
+static void add(TCase *tc) {
+    if (!there()) {
+        kit_skip("the whole suite: there is no OpenCL device (bantam devices says why)");
+        return;
+    }
+    tcase_add_test(tc, devices_tell);
+    tcase_add_test(tc, no_platform);
+    tcase_add_test(tc, driver_without_cache);
+    tcase_add_test(tc, kernels_do_not_build);
+    tcase_add_test(tc, cache_of_kernels);
+    tcase_add_test(tc, automatic_choice);
+    tcase_add_test(tc, a_whole_run);
+    tcase_add_test(tc, several_heaps);
+}
+
+int main(int argc, char **argv) { return kit_main("opencl", add, argc, argv); }
