@@ -2,8 +2,8 @@
  * taken.
  *
  * The maths of an update never depends on the choice; time does. Taken is the least predicted time
- * among the choices within the budget, and within 1 % of it first the fewer micro-batches, then the
- * fewer bytes. What is searched is in plan_search.c. */
+ * among the choices within the budget, and within 1.5 % of it first the fewer micro-batches, then
+ * the fewer bytes. What is searched is in plan_search.c. */
 #ifndef BANTAM_TRAIN_PLANNER_H
 #define BANTAM_TRAIN_PLANNER_H
 

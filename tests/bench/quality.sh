@@ -53,7 +53,7 @@ train() { # SECONDS: goes on for so long, from the newest checkpoint
 
 bleu() { # BEAM
     local newest
-    newest=$(ls "$out"/checkpoint-*.safetensors | tail -1)
+    newest=$(printf "%s\n" "$out"/checkpoint-*.safetensors | tail -1)
     "$bantam" translate "$newest" --beam "$1" --input "$data/test_2016_flickr.de" --output "$work/test.$1.en" \
         2>>"$work/train.txt"
     "$bantam" score "$work/test.$1.en" "$data/test_2016_flickr.en" | sed "s/^[^=]*= \([0-9.]*\) .*/\1/"
