@@ -107,7 +107,7 @@ INLINE void tile(const int rows, const float *a, int64_t lda, const float *const
             const btcpu_vf w = btcpu_load(b[j] + l);
             __builtin_prefetch(b[j] + ahead + l);
 #pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) sum[i][j] += x[i] * w;
+            for (int i = 0; i < rows; i++) sum[i][j] = btcpu_madd(x[i], w, sum[i][j]);
         }
     }
     if (l < k) {
@@ -115,7 +115,8 @@ INLINE void tile(const int rows, const float *a, int64_t lda, const float *const
         for (int j = 0; j < COLS; j++) {
             const btcpu_vf w = load_part(b[j] + l, k - l);
 #pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) sum[i][j] += load_part(a + i * lda + l, k - l) * w;
+            for (int i = 0; i < rows; i++)
+                sum[i][j] = btcpu_madd(load_part(a + i * lda + l, k - l), w, sum[i][j]);
         }
     }
 #pragma GCC unroll 8

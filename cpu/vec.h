@@ -33,6 +33,18 @@ static inline btcpu_vf btcpu_splat(float x) { return x - (btcpu_vf){0}; }
 static inline btcpu_vf btcpu_load(const float *p) { return *(const btcpu_vfu *)(const void *)p; }
 static inline void btcpu_store(float *p, btcpu_vf v) { *(btcpu_vfu *)(void *)p = v; }
 
+/* a b + c, rounded once where the instruction set can: by name, so that the bits do not depend on
+ * where a compiler contracts. */
+static inline btcpu_vf btcpu_madd(btcpu_vf a, btcpu_vf b, btcpu_vf c) {
+#if BTCPU_VL == 16
+    return (btcpu_vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif BTCPU_VL == 8
+    return (btcpu_vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 static inline float btcpu_bits_to_float(uint32_t u) {
     float f;
     memcpy(&f, &u, 4);

@@ -41,27 +41,27 @@ static void put_weights(place *p) {
     free(table);
 }
 
-static place open_place(int64_t batch) {
-    place p = {.dev = mk_device(kit_backend(), NULL), .places.position_rows = LENGTH};
+/* The decoder refers to the place until it is closed. */
+static void open_place(place *p, int64_t batch) {
+    *p = (place){.dev = mk_device(kit_backend(), NULL), .places.position_rows = LENGTH};
     mk_setup s = mk_defaults();
-    const bt_dev_info *info = &p.dev->info;
+    const bt_dev_info *info = &p->dev->info;
     bti_decoder_config cfg = {.beam = 4, .nbest = NBEST, .length_penalty = 1, .length = LENGTH};
     uint64_t region[BTI_REGION_COUNT] = {0};
     bti_decoder_specials(&cfg, 1, END, 3, 0);
-    kit_ok(bti_model_new(&s.model, VOCAB, VOCAB, BT_F32, &p.model));
-    kit_ok(bti_params_place(&p.model->params, info->alignment,
+    kit_ok(bti_model_new(&s.model, VOCAB, VOCAB, BT_F32, &p->model));
+    kit_ok(bti_params_place(&p->model->params, info->alignment,
                             info->max_alloc / info->alignment * info->alignment));
-    kit_ok(bti_decoder_new(p.model, p.dev->driver->planning, info, &p.places, 0, &cfg, batch,
-                           &p.decoder));
-    region[BTI_REGION_WEIGHTS] = p.model->params.bytes;
-    region[BTI_REGION_CONSTANT] = (uint64_t)(LENGTH * p.model->cfg.d_model) * sizeof(float);
-    region[BTI_REGION_STAGING] = bti_decoder_staging_bytes(p.decoder);
-    region[BTI_REGION_DYNAMIC] = bti_decoder_dynamic_bytes(p.decoder);
-    bti_arena_plan(&p.arena, region, info);
-    kit_ok(bti_arena_take(&p.arena, p.dev));
-    kit_ok(bti_decoder_bind(p.decoder, &p.arena));
-    put_weights(&p);
-    return p;
+    kit_ok(bti_decoder_new(p->model, p->dev->driver->planning, info, &p->places, 0, &cfg, batch,
+                           &p->decoder));
+    region[BTI_REGION_WEIGHTS] = p->model->params.bytes;
+    region[BTI_REGION_CONSTANT] = (uint64_t)(LENGTH * p->model->cfg.d_model) * sizeof(float);
+    region[BTI_REGION_STAGING] = bti_decoder_staging_bytes(p->decoder);
+    region[BTI_REGION_DYNAMIC] = bti_decoder_dynamic_bytes(p->decoder);
+    bti_arena_plan(&p->arena, region, info);
+    kit_ok(bti_arena_take(&p->arena, p->dev));
+    kit_ok(bti_decoder_bind(p->decoder, &p->arena));
+    put_weights(p);
 }
 
 static void close_place(place *p) {
@@ -109,7 +109,8 @@ START_TEST(sentences_stand_alone) {
     for (int i = 0; i < SENTENCES; i++) source[i] = (bti_source){s[i].ids[0], s[i].count[0]};
     for (int b = 0; b < 3; b++)
         for (int backwards = 0; backwards < 2; backwards++) {
-            place p = open_place(batch[b]);
+            place p;
+            open_place(&p, batch[b]);
             run_all(&p, source, backwards, b + backwards ? got : want);
             for (int i = 0; i < SENTENCES && b + backwards; i++) ck_assert_str_eq(got[i], want[i]);
             close_place(&p);
