@@ -90,11 +90,12 @@ void bti_params_clear(bti_params *t) {
 /* Uniform in (0, 1), 32 random bits. */
 static double uniform(uint32_t word) { return ((double)word + 0.5) / 4294967296.0; }
 
-void bti_params_init(const bti_params *t, int32_t i, uint64_t seed, void *out) {
+void bti_params_init(const bti_params *t, int32_t i, uint64_t seed, int64_t from, int64_t count,
+                     void *out) {
     const bti_param *p = &t->param[i];
-    int64_t n = p->rows * p->cols;
+    int64_t end = from + count;
     double a = sqrt(6.0 / (double)(p->rows + p->cols)), sigma = 1.0 / sqrt((double)p->cols);
-    for (int64_t k = 0; k < n; k += 4) {
+    for (int64_t k = from; k < end; k += 4) {
         double x[4] = {0};
         if (p->init == BTI_INIT_ONE) x[0] = x[1] = x[2] = x[3] = 1;
         if (p->init == BTI_INIT_XAVIER || p->init == BTI_INIT_EMBEDDING) {
@@ -109,6 +110,6 @@ void bti_params_init(const bti_params *t, int32_t i, uint64_t seed, void *out) {
                                                   : sigma * rad * (j & 1 ? sin(phi) : cos(phi));
             }
         }
-        for (int64_t j = 0; j < 4 && k + j < n; j++) bti_store(out, t->dtype, k + j, x[j]);
+        for (int64_t j = 0; j < 4 && k + j < end; j++) bti_store(out, t->dtype, k - from + j, x[j]);
     }
 }

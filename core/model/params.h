@@ -47,9 +47,11 @@ int64_t bti_params_frozen(const bti_params *t);                 /* elements */
 int32_t bti_params_find(const bti_params *t, const char *name); /* -1: none */
 void bti_params_clear(bti_params *t);
 
-/* First values of parameter i into `out` (rows x cols of t->dtype): Xavier uniform
+/* First values of parameter i, elements from .. from + count - 1 (`from` a multiple of 4), into
+ * `out` (of t->dtype): Xavier uniform
  * U(-a, a), a = sqrt(6 / (rows + cols)) (Glorot and Bengio 2010); embeddings N(0, 1/cols). From
  * Philox, counter (0, i, element), so the same on every device. */
-void bti_params_init(const bti_params *t, int32_t i, uint64_t seed, void *out);
+void bti_params_init(const bti_params *t, int32_t i, uint64_t seed, int64_t from, int64_t count,
+                     void *out);
 
 #endif

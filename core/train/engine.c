@@ -145,12 +145,6 @@ void bti_engine_free(bti_engine *e) {
 /* ---- state -------------------------------------------------------------------------------------
  */
 
-static size_t param_bytes(const bti_engine *e, bti_region region, int32_t param) {
-    const bti_param *p = &e->model->params.param[param];
-    int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
-    return (size_t)(rows * p->cols) * bti_dtype_size(e->model->params.dtype);
-}
-
 static bt_view param_at(const bti_engine *e, bti_region region, int32_t param) {
     const bti_param *p = &e->model->params.param[param];
     return bti_arena_at(&e->arena, region,
@@ -188,17 +182,21 @@ bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, cons
     return bti_engine_write_part(e, region, param, 0, rows * p->cols, host);
 }
 
+/* Elements of a piece of first values: the arena is taken already, a table would not fit beside it.
+ */
+#define INIT_PIECE 65536
+
 bt_status bti_engine_init(bti_engine *e) {
     const bti_params *t = &e->model->params;
-    size_t most = 0;
-    for (int32_t i = 0; i < t->count; i++)
-        if (param_bytes(e, BTI_REGION_WEIGHTS, i) > most)
-            most = param_bytes(e, BTI_REGION_WEIGHTS, i);
-    void *values = bti_alloc(1, most);
+    void *values = bti_alloc(INIT_PIECE, bti_dtype_size(t->dtype));
     bt_status status = values == NULL ? BT_ENOMEM : BT_OK;
     for (int32_t i = 0; i < t->count && status == BT_OK; i++) {
-        bti_params_init(t, i, e->settings.seed, values);
-        status = bti_engine_write(e, BTI_REGION_WEIGHTS, i, values);
+        int64_t n, count = t->param[i].rows * t->param[i].cols;
+        for (int64_t at = 0; at < count && status == BT_OK; at += n) {
+            n = count - at < INIT_PIECE ? count - at : INIT_PIECE;
+            bti_params_init(t, i, e->settings.seed, at, n, values);
+            status = bti_engine_write_part(e, BTI_REGION_WEIGHTS, i, at, n, values);
+        }
     }
     bti_free(values);
     return status;
