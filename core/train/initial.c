@@ -65,8 +65,13 @@ static const char *name_at(const bti_initial *i, int32_t k) {
     return bti_st_at(i->file, (size_t)k, NULL)->name;
 }
 
-/* Every value that will be taken is finite, in the model's type too. */
-static bt_status check_finite(const bti_initial *i) {
+/* What is done with n values of parameter `param` from `at` on, which come from the file's tensor.
+ */
+typedef bt_status (*piece_fn)(const bti_initial *i, int32_t param, int64_t at, int64_t n,
+                              const void *value, void *user);
+
+/* All values that will be taken, in pieces of the model's type. */
+static bt_status each_piece(const bti_initial *i, piece_fn fn, void *user) {
     const bti_params *t = &i->model->params;
     pieces p;
     bt_status status = pieces_new(t->dtype, &p);
@@ -75,15 +80,27 @@ static bt_status check_finite(const bti_initial *i) {
         for (int64_t at = 0; at < count && status == BT_OK; at += PIECE) {
             int64_t n = count - at < PIECE ? count - at : PIECE;
             convert(i, i->from[k], at, n, t->dtype, &p);
-            for (int64_t j = 0; j < n && status == BT_OK; j++)
-                if (!isfinite(bti_load(p.value, t->dtype, j)))
-                    status = bti_fail(BT_EINPUT, "%s: %s holds a value that is not finite in %s",
-                                      i->path, name_at(i, i->from[k]), bti_dtype_name(t->dtype));
+            status = fn(i, k, at, n, p.value, user);
         }
     }
     pieces_free(&p);
     return status;
 }
+
+static bt_status finite_piece(const bti_initial *i, int32_t param, int64_t at, int64_t n,
+                              const void *value, void *user) {
+    bt_dtype dtype = i->model->params.dtype;
+    (void)at;
+    (void)user;
+    for (int64_t j = 0; j < n; j++)
+        if (!isfinite(bti_load(value, dtype, j)))
+            return bti_fail(BT_EINPUT, "%s: %s holds a value that is not finite in %s", i->path,
+                            name_at(i, i->from[param]), bti_dtype_name(dtype));
+    return BT_OK;
+}
+
+/* Every value that will be taken is finite, in the model's type too. */
+static bt_status check_finite(const bti_initial *i) { return each_piece(i, finite_piece, NULL); }
 
 /* Two tensors for one parameter must be copies. */
 static bt_status check_copies(const bti_initial *i, int32_t param, int32_t a, int32_t b) {
@@ -302,18 +319,12 @@ void bti_initial_compare(const bti_initial *i, const bti_run_config *cfg,
 
 /* ---- loading --------------------------------------------------------------------------- */
 
+static bt_status load_piece(const bti_initial *i, int32_t param, int64_t at, int64_t n,
+                            const void *value, void *user) {
+    (void)i;
+    return bti_engine_write_part(user, BTI_REGION_WEIGHTS, param, at, n, value);
+}
+
 bt_status bti_initial_load(const bti_initial *i, bti_engine *e) {
-    const bti_params *t = &i->model->params;
-    pieces p;
-    bt_status status = pieces_new(t->dtype, &p);
-    for (int32_t k = 0; k < t->count && status == BT_OK; k++) {
-        int64_t count = i->from[k] < 0 ? 0 : elements(i, k);
-        for (int64_t at = 0; at < count && status == BT_OK; at += PIECE) {
-            int64_t n = count - at < PIECE ? count - at : PIECE;
-            convert(i, i->from[k], at, n, t->dtype, &p);
-            status = bti_engine_write_part(e, BTI_REGION_WEIGHTS, k, at, n, p.value);
-        }
-    }
-    pieces_free(&p);
-    return status;
+    return each_piece(i, load_piece, e);
 }
