@@ -18,10 +18,14 @@ typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_
 typedef enum bti_metric { BTI_METRIC_BLEU, BTI_METRIC_CHRF, BTI_METRIC_LOSS } bti_metric;
 typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
 typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
-/* recompute: auto lets the planner choose; none keeps all; layers keeps each layer's input. */
+/* recompute: auto lets the planner choose; the others are the levels that a layer may have by
+ * itself, RECOMPUTE_NONE + level (core/model/levels.h). */
 typedef enum bti_recompute {
     BTI_RECOMPUTE_AUTO,
     BTI_RECOMPUTE_NONE,
+    BTI_RECOMPUTE_CHEAP,
+    BTI_RECOMPUTE_FF,
+    BTI_RECOMPUTE_BLOCKS,
     BTI_RECOMPUTE_LAYERS
 } bti_recompute;
 
