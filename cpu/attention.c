@@ -5,7 +5,7 @@
  * and keys and values are read where they lie, one broadcast number at a time. All five products
  * are one register-blocked panel. A task is one sequence and head; tasks share no output, so that
  * their order does not matter. Memory traffic: q, k, v, o once per task, the rest stays in cache.
- */
+ * Half rows are widened into a thread's scratch, tile by tile. */
 #include "cpu/rows.h"
 
 #define BQ BTCPU_BQ
@@ -151,14 +151,33 @@ static inline void transpose4(four r[4]) {
     r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
+/* Rows of a head, fp32, `ld` apart. */
+typedef struct rows {
+    const float *p;
+    int64_t ld;
+} rows;
+
+/* n rows of d columns from (row, col) on, or the rows row + index[i]: as they lie where that will
+ * do, else brought together in `to` as fp32. */
+static rows head_rows(const bt_view *v, int64_t row, int64_t col, const int32_t *index, int64_t n,
+                      int64_t d, float *to) {
+    if (v->dtype == BT_F32 && !index) return (rows){btcpu_f32(v) + row * v->ld + col, v->ld};
+    const int64_t w = btcpu_round16(d);
+    for (int64_t i = 0; i < n; i++) {
+        float *line = to + i * w;
+        const float *from = btcpu_read(v, index ? row + index[i] : row + i, col, d, line);
+        if (from != line) memcpy(line, from, (size_t)d * sizeof(float));
+    }
+    return (rows){to, w};
+}
+
 /* to[c][i] = factor * from[i][c] for n rows, four at a time; the last group repeats row n - 1. What
  * lies in lanes without a query does not matter: lanes never mix, and sums over queries stop at n.
  */
-static void transpose_in(const float *from, int64_t ld, int64_t n, int64_t d, float factor,
-                         float *to) {
+static void transpose_in(rows from, int64_t n, int64_t d, float factor, float *to) {
     for (int64_t i = 0; i < n; i += 4) {
         const float *row[4];
-        for (int64_t r = 0; r < 4; r++) row[r] = from + (i + r < n ? i + r : n - 1) * ld;
+        for (int64_t r = 0; r < 4; r++) row[r] = from.p + (i + r < n ? i + r : n - 1) * from.ld;
         int64_t c = 0;
         for (; c + 4 <= d; c += 4) {
             four q[4];
@@ -172,9 +191,11 @@ static void transpose_in(const float *from, int64_t ld, int64_t n, int64_t d, fl
     }
 }
 
-/* to[i][c] = factor[i] * from[c][i] for n rows. */
-static void transpose_out(const float *from, int64_t n, int64_t d, const float *factor, float *to,
-                          int64_t ld) {
+/* out[row + i][col + c] = factor[i] * from[c][i] for n rows; `buf` for n rows of halves. */
+static void transpose_out(const float *from, int64_t n, int64_t d, const float *factor,
+                          const bt_view *out, int64_t row, int64_t col, float *buf) {
+    float *to = btcpu_target(out, row, col, buf);
+    const int64_t ld = to == buf ? btcpu_round16(d) : out->ld;
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
         const four f = *(const four *)(const void *)(factor + i);
@@ -191,6 +212,7 @@ static void transpose_out(const float *from, int64_t n, int64_t d, const float *
     }
     for (; i < n; i++)
         for (int64_t c = 0; c < d; c++) to[i * ld + c] = factor[i] * from[c * BQ + i];
+    for (i = 0; i < n; i++) btcpu_write(out, row + i, col, d, to + i * ld);
 }
 
 /* Scores of keys that a query must not see become -infinity. */
@@ -220,9 +242,9 @@ static void quad_words(const task *t, int64_t q0, int64_t quad, int64_t lanes, u
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct fwd {
-    const float *q, *k, *v;
-    float *o, *lse;
-    int64_t q_ld, k_ld, v_ld, o_ld, lse_ld;
+    const bt_view *q, *k, *v, *o;
+    float *lse; /* NULL: not wanted */
+    int64_t lse_ld;
     const bt_attn_params *p;
     const int32_t *seq, *index; /* index NULL: keys lie in order */
     int64_t seq_ld, index_ld, cols, floats;
@@ -295,35 +317,20 @@ static void drop_tile(const task *t, int64_t q0, int64_t k0, int64_t keys, int64
     }
 }
 
-/* Rows of a tile that an index scatters, brought together. */
-static const float *gather_rows(const float *from, int64_t ld, const int32_t *index, int64_t n,
-                                int64_t d, float *to) {
-    const int64_t w = btcpu_round16(d);
-    for (int64_t j = 0; j < n; j++)
-        memcpy(to + j * w, from + index[j] * ld, (size_t)d * sizeof(float));
-    return to;
-}
-
 /* Queries q0 .. q0 + n - 1 over all keys that they see. index: the sequence's key rows, or NULL. */
 static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, const int32_t *index,
                         const fwd_tile *w) {
     const int64_t lanes = lanes_of(n), end = visible(t, q0, n), d = t->d;
-    transpose_in(a->q + (t->query_row + q0) * a->q_ld + t->head_col, a->q_ld, n, d,
+    transpose_in(head_rows(a->q, t->query_row + q0, t->head_col, NULL, n, d, w->ot), n, d,
                  (float)t->p->scale, w->qt);
     for (int64_t i = 0; i < lanes; i++) w->max[i] = -INFINITY, w->sum[i] = 0.0f;
     for (int64_t k0 = 0; k0 < end; k0 += BK) {
         const int64_t keys = end - k0 < BK ? end - k0 : BK;
-        const float *k = a->k + t->head_col, *v = a->v + t->head_col;
-        int64_t k_ld = a->k_ld, v_ld = a->v_ld;
-        if (index) {
-            k = gather_rows(k, k_ld, index + k0, keys, d, w->key);
-            v = gather_rows(v, v_ld, index + k0, keys, d, w->value);
-            k_ld = v_ld = btcpu_round16(d);
-        } else {
-            k += (t->key_row + k0) * k_ld;
-            v += (t->key_row + k0) * v_ld;
-        }
-        run_panel(&(panel){k, k_ld, 1, w->qt, BQ, d, w->s, BQ, 0}, keys, lanes);
+        const int32_t *at = index ? index + k0 : NULL;
+        const int64_t base = index ? 0 : t->key_row + k0;
+        const rows k = head_rows(a->k, base, t->head_col, at, keys, d, w->key);
+        const rows v = head_rows(a->v, base, t->head_col, at, keys, d, w->value);
+        run_panel(&(panel){k.p, k.ld, 1, w->qt, BQ, d, w->s, BQ, 0}, keys, lanes);
         if (t->p->causal) mask_causal(t, q0, k0, keys, lanes, w->s);
         softmax_tile(w, keys, lanes);
         if (t->threshold) drop_tile(t, q0, k0, keys, lanes, w->s);
@@ -332,7 +339,7 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
 #pragma omp simd
             for (int64_t i = 0; i < lanes; i++) row[i] *= w->scale[i];
         }
-        run_panel(&(panel){v, 1, v_ld, w->s, BQ, keys, w->ot, BQ, k0 > 0}, d, lanes);
+        run_panel(&(panel){v.p, 1, v.ld, w->s, BQ, keys, w->ot, BQ, k0 > 0}, d, lanes);
     }
     if (end == 0) memset(w->ot, 0, (size_t)(d * BQ) * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
@@ -341,8 +348,7 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
                 w->sum[i] == 0.0f ? -INFINITY : w->max[i] + logf(w->sum[i]);
         w->scale[i] = w->sum[i] == 0.0f ? 0.0f : 1.0f / w->sum[i];
     }
-    transpose_out(w->ot, n, d, w->scale, a->o + (t->query_row + q0) * a->o_ld + t->head_col,
-                  a->o_ld);
+    transpose_out(w->ot, n, d, w->scale, a->o, t->query_row + q0, t->head_col, w->qt);
 }
 
 /* Threads worth having: one for each task, no second for less work than forking costs. */
@@ -370,15 +376,11 @@ bt_status BTCPU_FN(attn_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
     const bt_view *t = call->t, *q = &t[BT_ATTN_FWD_Q], *seq = &t[BT_ATTN_FWD_SEQ];
     const bt_view *kidx = &t[BT_ATTN_FWD_KIDX];
     const bt_attn_params *p = &call->p.attn;
-    const fwd a = {.q = btcpu_f32(q),
-                   .k = btcpu_f32(&t[BT_ATTN_FWD_K]),
-                   .v = btcpu_f32(&t[BT_ATTN_FWD_V]),
-                   .o = btcpu_f32(&t[BT_ATTN_FWD_O]),
+    const fwd a = {.q = q,
+                   .k = &t[BT_ATTN_FWD_K],
+                   .v = &t[BT_ATTN_FWD_V],
+                   .o = &t[BT_ATTN_FWD_O],
                    .lse = btcpu_f32(&t[BT_ATTN_FWD_LSE]),
-                   .q_ld = q->ld,
-                   .k_ld = t[BT_ATTN_FWD_K].ld,
-                   .v_ld = t[BT_ATTN_FWD_V].ld,
-                   .o_ld = t[BT_ATTN_FWD_O].ld,
                    .lse_ld = t[BT_ATTN_FWD_LSE].ld,
                    .p = p,
                    .seq = btcpu_i32(seq),
@@ -396,9 +398,9 @@ bt_status BTCPU_FN(attn_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct bwd {
-    const float *q, *k, *v, *o, *lse, *go;
-    float *dq, *dk, *dv;
-    int64_t q_ld, k_ld, v_ld, o_ld, lse_ld, go_ld, dq_ld, dk_ld, dv_ld;
+    const bt_view *q, *k, *v, *o, *go, *dq, *dk, *dv;
+    const float *lse;
+    int64_t lse_ld;
     const bt_attn_params *p;
     const int32_t *seq;
     int64_t seq_ld, cols, floats;
@@ -409,10 +411,11 @@ typedef struct bwd_tile {
     float *qt, *got, *dqt; /* transposed: D x BQ */
     float *q, *go;         /* rows of whole vectors: BQ x w */
     float *s, *dp, *dropped, *lse, *delta, *scale;
+    float *k, *v, *dk, *dv; /* of halves: BK rows, BTCPU_SPAN rows */
     int64_t w;
 } bwd_tile;
 
-static bwd_tile bwd_tiles(float *ws, int64_t d) {
+static bwd_tile bwd_tiles(float *ws, int64_t d, int half) {
     bwd_tile t = {.qt = ws, .w = btcpu_round16(d)};
     t.got = t.qt + BQ * t.w;
     t.dqt = t.got + BQ * t.w;
@@ -424,14 +427,19 @@ static bwd_tile bwd_tiles(float *ws, int64_t d) {
     t.lse = t.dropped + BQ * BK;
     t.delta = t.lse + BQ;
     t.scale = t.delta + BQ;
+    if (half) {
+        t.k = t.scale + 2 * BQ;
+        t.v = t.k + BK * t.w;
+        t.dk = t.v + BK * t.w;
+        t.dv = t.dk + BTCPU_SPAN * t.w;
+    }
     return t;
 }
 
-/* to[i] = factor * from[i], rows padded with 0 to w. */
-static void copy_rows(const float *from, int64_t ld, int64_t n, int64_t d, float factor, float *to,
-                      int64_t w) {
+/* to[i] = factor * from[i], rows padded with 0 to w. to may be from. */
+static void copy_rows(rows from, int64_t n, int64_t d, float factor, float *to, int64_t w) {
     for (int64_t i = 0; i < n; i++) {
-        const float *row = from + i * ld;
+        const float *row = from.p + i * from.ld;
         float *out = to + i * w;
 #pragma omp simd
         for (int64_t c = 0; c < d; c++) out[c] = factor * row[c];
@@ -443,20 +451,20 @@ static void copy_rows(const float *from, int64_t ld, int64_t n, int64_t d, float
  * key, gets log-sum-exp +infinity: all its probabilities are 0. */
 static void load_queries(const bwd *a, const task *t, int64_t q0, int64_t n, const bwd_tile *w) {
     const int64_t row = t->query_row + q0, d = t->d;
-    const float *q = a->q + row * a->q_ld + t->head_col;
-    const float *go = a->go + row * a->go_ld + t->head_col;
-    const float *o = a->o + row * a->o_ld + t->head_col;
+    const rows q = head_rows(a->q, row, t->head_col, NULL, n, d, w->q);
+    const rows go = head_rows(a->go, row, t->head_col, NULL, n, d, w->go);
+    const rows o = head_rows(a->o, row, t->head_col, NULL, n, d, w->dqt);
     const float scale = (float)t->p->scale;
-    transpose_in(q, a->q_ld, n, d, scale, w->qt);
-    transpose_in(go, a->go_ld, n, d, 1.0f, w->got);
-    copy_rows(q, a->q_ld, n, d, scale, w->q, w->w);
-    copy_rows(go, a->go_ld, n, d, 1.0f, w->go, w->w);
+    transpose_in(q, n, d, scale, w->qt);
+    transpose_in(go, n, d, 1.0f, w->got);
+    copy_rows(q, n, d, scale, w->q, w->w);
+    copy_rows(go, n, d, 1.0f, w->go, w->w);
     for (int64_t i = 0; i < lanes_of(n); i++) {
         float lse = -INFINITY, delta = 0.0f;
         if (i < n) {
             lse = a->lse[(row + i) * a->lse_ld + t->head];
 #pragma omp simd reduction(+ : delta)
-            for (int64_t c = 0; c < d; c++) delta += go[i * a->go_ld + c] * o[i * a->o_ld + c];
+            for (int64_t c = 0; c < d; c++) delta += go.p[i * go.ld + c] * o.p[i * o.ld + c];
         }
         w->lse[i] = lse == -INFINITY ? INFINITY : lse;
         w->delta[i] = delta;
@@ -495,44 +503,85 @@ static void bwd_softmax(const task *t, int64_t q0, int64_t k0, int64_t keys, int
     }
 }
 
-static void bwd_queries(const bwd *a, const task *t, int64_t q0, int64_t n, const bwd_tile *w) {
-    const int64_t lanes = lanes_of(n), end = visible(t, q0, n), d = t->d;
+/* Keys `first` .. `end` - 1 of a task, and where the gradients of the first lie as fp32; NULL:
+ * they are not wanted. */
+typedef struct span {
+    int64_t first, end;
+    int dq; /* the gradients of the queries are wanted */
+    float *dk, *dv;
+    int64_t dk_ld, dv_ld;
+} span;
+
+/* Queries q0 .. q0 + n - 1 over the keys of a span that they see. */
+static void bwd_queries(const bwd *a, const task *t, int64_t q0, int64_t n, const span *s,
+                        const bwd_tile *w) {
+    const int64_t lanes = lanes_of(n), seen = visible(t, q0, n), d = t->d;
+    const int64_t end = seen < s->end ? seen : s->end;
     load_queries(a, t, q0, n, w);
-    for (int64_t k0 = 0; k0 < end; k0 += BK) {
+    for (int64_t k0 = s->first; k0 < end; k0 += BK) {
         const int64_t keys = end - k0 < BK ? end - k0 : BK, row = t->key_row + k0;
-        const float *k = a->k + row * a->k_ld + t->head_col;
-        const float *v = a->v + row * a->v_ld + t->head_col;
-        run_panel(&(panel){k, a->k_ld, 1, w->qt, BQ, d, w->s, BQ, 0}, keys, lanes);
-        run_panel(&(panel){v, a->v_ld, 1, w->got, BQ, d, w->dp, BQ, 0}, keys, lanes);
+        const rows k = head_rows(a->k, row, t->head_col, NULL, keys, d, w->k);
+        const rows v = head_rows(a->v, row, t->head_col, NULL, keys, d, w->v);
+        run_panel(&(panel){k.p, k.ld, 1, w->qt, BQ, d, w->s, BQ, 0}, keys, lanes);
+        run_panel(&(panel){v.p, v.ld, 1, w->got, BQ, d, w->dp, BQ, 0}, keys, lanes);
         if (t->p->causal) mask_causal(t, q0, k0, keys, lanes, w->s);
         bwd_softmax(t, q0, k0, keys, lanes, w);
-        run_panel(&(panel){w->dropped, BQ, 1, w->go, w->w, n, a->dv + row * a->dv_ld + t->head_col,
-                           a->dv_ld, 1},
-                  keys, d);
-        run_panel(
-            &(panel){w->s, BQ, 1, w->q, w->w, n, a->dk + row * a->dk_ld + t->head_col, a->dk_ld, 1},
-            keys, d);
-        run_panel(&(panel){k, 1, a->k_ld, w->s, BQ, keys, w->dqt, BQ, k0 > 0}, d, lanes);
+        if (s->dk) {
+            float *dk = s->dk + (k0 - s->first) * s->dk_ld,
+                  *dv = s->dv + (k0 - s->first) * s->dv_ld;
+            run_panel(&(panel){w->dropped, BQ, 1, w->go, w->w, n, dv, s->dv_ld, 1}, keys, d);
+            run_panel(&(panel){w->s, BQ, 1, w->q, w->w, n, dk, s->dk_ld, 1}, keys, d);
+        }
+        if (s->dq) run_panel(&(panel){k.p, 1, k.ld, w->s, BQ, keys, w->dqt, BQ, k0 > 0}, d, lanes);
     }
+    if (!s->dq) return;
     if (end == 0) memset(w->dqt, 0, (size_t)(d * BQ) * sizeof(float));
-    transpose_out(w->dqt, n, d, w->scale, a->dq + (t->query_row + q0) * a->dq_ld + t->head_col,
-                  a->dq_ld);
+    transpose_out(w->dqt, n, d, w->scale, a->dq, t->query_row + q0, t->head_col, w->qt);
+}
+
+static void bwd_span(const bwd *a, const task *t, const span *s, const bwd_tile *w) {
+    for (int64_t i = 0; s->dk && i < s->end - s->first; i++) {
+        memset(s->dk + i * s->dk_ld, 0, (size_t)t->d * sizeof(float));
+        memset(s->dv + i * s->dv_ld, 0, (size_t)t->d * sizeof(float));
+    }
+    for (int64_t q0 = 0; q0 < t->queries; q0 += BQ)
+        bwd_queries(a, t, q0, t->queries - q0 < BQ ? t->queries - q0 : BQ, s, w);
+}
+
+/* Gradients of keys and values are sums over all queries. fp32 ones grow where they will lie; of
+ * halves a span of keys at a time is held in scratch. More keys than a span take the gradients of
+ * the queries by themselves, for 7 products instead of 5. */
+static void bwd_task(const bwd *a, const task *t, const bwd_tile *w) {
+    const int half = btcpu_is_half(a->dk->dtype), whole = !half || t->keys <= BTCPU_SPAN;
+    if (!whole) bwd_span(a, t, &(span){.end = t->keys, .dq = 1}, w);
+    int64_t first = 0;
+    do {
+        const int64_t n = whole || t->keys - first < BTCPU_SPAN ? t->keys - first : BTCPU_SPAN;
+        const int64_t row = t->key_row + first;
+        const span s = {.first = first,
+                        .end = first + n,
+                        .dq = whole,
+                        .dk = btcpu_target(a->dk, row, t->head_col, w->dk),
+                        .dv = btcpu_target(a->dv, row, t->head_col, w->dv),
+                        .dk_ld = half ? w->w : a->dk->ld,
+                        .dv_ld = half ? w->w : a->dv->ld};
+        bwd_span(a, t, &s, w);
+        for (int64_t i = 0; i < n; i++) {
+            btcpu_write(a->dk, row + i, t->head_col, t->d, s.dk + i * s.dk_ld);
+            btcpu_write(a->dv, row + i, t->head_col, t->d, s.dv + i * s.dv_ld);
+        }
+        first += n;
+    } while (first < t->keys);
 }
 
 static void bwd_tasks(const btcpu_part *part) {
     const bwd *a = part->ctx;
     const bt_attn_params *p = a->p;
-    const int64_t d = a->cols / p->heads;
-    const size_t bytes = (size_t)d * sizeof(float);
-    const bwd_tile w = bwd_tiles(a->ws + part->slot * a->floats, d);
+    const bwd_tile w =
+        bwd_tiles(a->ws + part->slot * a->floats, a->cols / p->heads, btcpu_is_half(a->dk->dtype));
     for (int64_t i = part->first; i < part->end; i++) {
         const task one = make_task(p, a->seq + i / p->heads * a->seq_ld, i % p->heads, a->cols);
-        for (int64_t j = one.key_row; j < one.key_row + one.keys; j++) {
-            memset(a->dk + j * a->dk_ld + one.head_col, 0, bytes);
-            memset(a->dv + j * a->dv_ld + one.head_col, 0, bytes);
-        }
-        for (int64_t q0 = 0; q0 < one.queries; q0 += BQ)
-            bwd_queries(a, &one, q0, one.queries - q0 < BQ ? one.queries - q0 : BQ, &w);
+        bwd_task(a, &one, &w);
     }
 }
 
@@ -540,29 +589,21 @@ bt_status BTCPU_FN(attn_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call
     (void)stream;
     const bt_view *t = call->t, *q = &t[BT_ATTN_BWD_Q], *seq = &t[BT_ATTN_BWD_SEQ];
     const bt_attn_params *p = &call->p.attn;
-    const bwd a = {.q = btcpu_f32(q),
-                   .k = btcpu_f32(&t[BT_ATTN_BWD_K]),
-                   .v = btcpu_f32(&t[BT_ATTN_BWD_V]),
-                   .o = btcpu_f32(&t[BT_ATTN_BWD_O]),
+    const bwd a = {.q = q,
+                   .k = &t[BT_ATTN_BWD_K],
+                   .v = &t[BT_ATTN_BWD_V],
+                   .o = &t[BT_ATTN_BWD_O],
+                   .go = &t[BT_ATTN_BWD_DO],
+                   .dq = &t[BT_ATTN_BWD_DQ],
+                   .dk = &t[BT_ATTN_BWD_DK],
+                   .dv = &t[BT_ATTN_BWD_DV],
                    .lse = btcpu_f32(&t[BT_ATTN_BWD_LSE]),
-                   .go = btcpu_f32(&t[BT_ATTN_BWD_DO]),
-                   .dq = btcpu_f32(&t[BT_ATTN_BWD_DQ]),
-                   .dk = btcpu_f32(&t[BT_ATTN_BWD_DK]),
-                   .dv = btcpu_f32(&t[BT_ATTN_BWD_DV]),
-                   .q_ld = q->ld,
-                   .k_ld = t[BT_ATTN_BWD_K].ld,
-                   .v_ld = t[BT_ATTN_BWD_V].ld,
-                   .o_ld = t[BT_ATTN_BWD_O].ld,
                    .lse_ld = t[BT_ATTN_BWD_LSE].ld,
-                   .go_ld = t[BT_ATTN_BWD_DO].ld,
-                   .dq_ld = t[BT_ATTN_BWD_DQ].ld,
-                   .dk_ld = t[BT_ATTN_BWD_DK].ld,
-                   .dv_ld = t[BT_ATTN_BWD_DV].ld,
                    .p = p,
                    .seq = btcpu_i32(seq),
                    .seq_ld = seq->ld,
                    .cols = q->cols,
-                   .floats = btcpu_attn_bwd_floats(q->cols / p->heads),
+                   .floats = btcpu_attn_bwd_floats(q->cols / p->heads, btcpu_is_half(q->dtype)),
                    .ws = btcpu_ws(call)};
     const int64_t tasks = seq->rows * p->heads;
     btcpu_run_tasks(dev, task_parts(dev, tasks, q->rows * a.cols), tasks, 2, bwd_tasks, &a);

@@ -1,10 +1,12 @@
 /* Micro-benchmarks of the CPU kernels: GFLOP/s of products and attention, bytes a second of the
  * rest beside a plain copy.
  *
- *     bench_kernels [base|avx2|avx512] [threads] [gemm|decode|attention|rows|loss|optimiser]
+ *     bench_kernels [base|avx2|avx512] [threads] [gemm|decode|attention|rows|loss|optimiser|all]
+ *                   [fp32|fp16|bf16]
  *
  * Links the backend's objects, so that each instruction set can be called. Every line is the best
- * of several runs. Not part of ctest. */
+ * of several runs. With a half type each line has the ratio to fp32's seconds, taken in turn: above
+ * 1 the half is slower. Not part of ctest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
