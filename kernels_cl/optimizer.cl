@@ -30,9 +30,6 @@ __kernel GROUP(WG) void k_sumsq(__global const float *x_base, const ulong x_off,
     }
 }
 
-/* Places in the scalar block: core/ops/op_args.h. */
-enum { LR, CLIP, CORRECTION1, CORRECTION2, LOSS_SCALE, NORM, FACTOR, SKIP };
-
 /* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
  * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One group. */
 __kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
