@@ -32,11 +32,25 @@ typedef struct bti_names {
     size_t count;
 } bti_names;
 
+/* A dense input, see core/data/features.h. */
+typedef struct bti_feature_input {
+    char *name;
+    bti_files train, valid;
+    int64_t width, max_rows; /* 0: as the files say, any */
+} bti_feature_input;
+
+typedef struct bti_feature_inputs {
+    bti_feature_input *item;
+    size_t count;
+} bti_feature_inputs;
+
 typedef struct bti_run_config {
     char *path;   /* the run file; relative paths below are made relative to its folder on load */
     char *output; /* folder */
     struct {
-        bti_files train_source, train_target, valid_source, valid_target;
+        bti_files train_source, train_target, valid_source, valid_target; /* a side may lack */
+        bti_feature_inputs features;
+        bti_files train_labels, valid_labels;
         int64_t max_length;
         bti_overlong overlong;
         int allow_unknown;
