@@ -171,6 +171,10 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         (json_int_t)s->dev->info.max_alloc);
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
     json_object_set_new(root, "lengths_are_assumed", json_boolean(s->corpus == NULL));
+    json_object_set_new(root, "frozen_parameters",
+                        json_integer((json_int_t)bti_params_frozen(&s->model->params)));
+    if (s->initial != NULL)
+        json_object_set_new(root, "first_values", json_string(bti_initial_text(s->initial)));
     json_object_set_new(root, "memory", memory_json(&s->budget));
     json_object_set_new(root, "blame", p->fits ? json_null() : blame_json(s));
     return root;
