@@ -201,6 +201,7 @@ mk_model mk_open(const mk_setup *setup) {
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
     bti_workload w = mk_workload_of(m.model, setup->sentence, setup->sentences);
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
+    if (setup->precision != BTI_PRECISION_FP32) bti_precision_set(setup->precision, m.model);
     size_t patterns = 0;
     while (patterns < 4 && setup->freeze[patterns] != NULL) patterns++;
     kit_ok(bti_model_freeze(m.model, setup->freeze, patterns));

@@ -14,12 +14,14 @@ typedef struct bti_build {
     bti_program *p;
     const bti_step *step;
     const bti_model *m;
-    bt_dtype dtype, acc;
+    bt_dtype dtype, acc; /* of activations and their gradients; of all else: parameters, logits */
+    bt_dtype round;      /* of products, see bt_gemm_params: the half type of `dtype`, or BT_F32 */
+    uint8_t tf32;
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
     bti_tid segment[BTI_MAX_SEGMENTS][BTI_SEGMENT_TABLES], join[BTI_JOIN_TABLES], targets;
     bti_fused fused[BTI_MAX_SEGMENTS];
-    bti_tid sinusoids;
+    bti_tid sinusoids, scalars; /* scalars: the update's scalar block; 0: none */
     /* What cross attention reads and its gradient: [0] in the encoder, joined features, [1] in the
      * decoder, the encoder's output. dmemory 0: nothing below learns. */
     bti_tid memory[2], dmemory[2];
@@ -89,7 +91,7 @@ void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta)
 void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta);
 /* db = beta db + column sums of dy; nothing when db is absent. */
 void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta);
-/* A new activation tensor of the model's type (gradients: BTI_CLASS_NONE). */
+/* A new activation tensor of the build's type (gradients: BTI_CLASS_NONE). */
 bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
                            int64_t rows, int64_t cols);
 

@@ -12,18 +12,24 @@
 /* ---- losses ------------------------------------------------------------------------------------
  */
 
+/* By which gradients are multiplied. */
+static bti_ref loss_scale(const bti_build *b) {
+    return bti_all(b->p, b->step->training ? b->scalars : 0);
+}
+
 static void token_loss(bti_build *b, bti_ref z, int64_t at, bti_ref loss) {
     const bti_step *step = b->step;
     bti_ref labels = bti_all(b->p, b->table[0][BTI_TABLE_LABELS]);
-    bti_emit(b->p, BT_OP_CROSS_ENTROPY,
-             BTI_OPERANDS([BT_CROSS_ENTROPY_LOGITS] = z,
-                          [BT_CROSS_ENTROPY_BIAS] = bti_weight(b, b->m->generator.b),
-                          [BT_CROSS_ENTROPY_LABELS] = bti_rows(labels, at, z.rows),
-                          [BT_CROSS_ENTROPY_LOSS] = loss),
-             &(bt_op_params){.cross_entropy = {.smoothing = step->smoothing,
-                                               .grad_scale = step->grad_scale,
-                                               .grad = step->training != 0}},
-             0);
+    bti_emit(
+        b->p, BT_OP_CROSS_ENTROPY,
+        BTI_OPERANDS([BT_CROSS_ENTROPY_LOGITS] = z,
+                     [BT_CROSS_ENTROPY_BIAS] = bti_weight(b, b->m->generator.b),
+                     [BT_CROSS_ENTROPY_LABELS] = bti_rows(labels, at, z.rows),
+                     [BT_CROSS_ENTROPY_SCALARS] = loss_scale(b), [BT_CROSS_ENTROPY_LOSS] = loss),
+        &(bt_op_params){.cross_entropy = {.smoothing = step->smoothing,
+                                          .grad_scale = step->grad_scale,
+                                          .grad = step->training != 0}},
+        0);
 }
 
 static void value_loss(bti_build *b, bt_values kind, bti_ref z, int64_t at, bti_ref loss) {
@@ -32,7 +38,7 @@ static void value_loss(bti_build *b, bt_values kind, bti_ref z, int64_t at, bti_
         b->p, BT_OP_VALUE_LOSS,
         BTI_OPERANDS([BT_VALUE_LOSS_Z] = z, [BT_VALUE_LOSS_BIAS] = bti_weight(b, b->m->generator.b),
                      [BT_VALUE_LOSS_TARGET] = bti_rows(bti_all(b->p, b->targets), at, z.rows),
-                     [BT_VALUE_LOSS_LOSS] = loss),
+                     [BT_VALUE_LOSS_SCALARS] = loss_scale(b), [BT_VALUE_LOSS_LOSS] = loss),
         &(bt_op_params){.value_loss = {.kind = kind,
                                        .grad_scale = step->grad_scale,
                                        .grad = step->training != 0}},

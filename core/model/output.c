@@ -30,8 +30,7 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
     do {
         int64_t n = rows - at < chunk ? rows - at : chunk;
         bti_ref z = bti_rows(bti_all(p, logits), 0, n), hn = bti_rows(h, at, n);
-        bti_emit(p, BT_OP_GEMM, BTI_OPERANDS([BT_GEMM_A] = hn, [BT_GEMM_B] = w, [BT_GEMM_C] = z),
-                 &(bt_op_params){.gemm = {.trans_b = 1, .alpha = 1, .beta = 0}}, 0);
+        bti_linear_into(b, hn, w, z);
         head->loss(b, z, at, bti_rows(bti_all(p, *loss), at, n));
         if (step->training) {
             double beta = step->first_micro_batch && at == 0 ? 0 : 1;
