@@ -96,16 +96,27 @@ static double drop_one(double factor, double x) { return factor == 0 ? 0 : facto
 
 enum { MB = 32, NB = 64, KB = 128 }; /* blocks of C and of the sum, on the stack as doubles */
 
-/* Block [r0, r0 + rows) x [c0, c0 + cols) of op(X) into d, `ld` apart. */
-static void get_block(double *d, int64_t ld, const btref_mat *x, int trans, int64_t r0, int64_t c0,
-                      int64_t rows, int64_t cols) {
-    double line[KB];
-    if (!trans) {
-        for (int64_t r = 0; r < rows; r++) btref_get(d + r * ld, x, r0 + r, c0, cols);
-        return;
+/* A wide operand as the product sees it. */
+static void round_line(double *d, bt_dtype from, bt_dtype to, int64_t n) {
+    uint16_t cell;
+    if (to == BT_F32 || from == to) return;
+    for (int64_t i = 0; i < n; i++) {
+        bti_store(&cell, to, 0, d[i]);
+        d[i] = bti_load(&cell, to, 0);
     }
-    for (int64_t c = 0; c < cols; c++) {
+}
+
+/* Block [r0, r0 + rows) x [c0, c0 + cols) of op(X) into d, `ld` apart, rounded to `round`. */
+static void get_block(double *d, int64_t ld, const btref_mat *x, int trans, bt_dtype round,
+                      int64_t r0, int64_t c0, int64_t rows, int64_t cols) {
+    double line[KB];
+    for (int64_t r = 0; r < rows && !trans; r++) {
+        btref_get(d + r * ld, x, r0 + r, c0, cols);
+        round_line(d + r * ld, x->t, round, cols);
+    }
+    for (int64_t c = 0; c < cols && trans; c++) {
         btref_get(line, x, c0 + c, r0, rows);
+        round_line(line, x->t, round, rows);
         for (int64_t r = 0; r < rows; r++) d[r * ld + c] = line[r];
     }
 }
@@ -143,8 +154,8 @@ static void gemm_one(const bt_gemm_params *g, const btref_mat *a, const btref_ma
             memset(sum, 0, sizeof sum);
             for (int64_t k0 = 0; k0 < depth; k0 += KB) {
                 int64_t k = btref_min(KB, depth - k0);
-                get_block(ablock, KB, a, g->trans_a, i0, k0, m, k);
-                get_block(bblock, NB, b, g->trans_b, k0, j0, k, n);
+                get_block(ablock, KB, a, g->trans_a, g->round, i0, k0, m, k);
+                get_block(bblock, NB, b, g->trans_b, g->round, k0, j0, k, n);
                 multiply(sum, ablock, bblock, m, n, k);
             }
             put_block(sum, g, c, i0, j0, m, n);
@@ -155,13 +166,12 @@ bt_status btref_gemm(const btref_args *args) {
     const bt_gemm_params *g = &args->call->p.gemm;
     btref_mat a = btref_operand(args, BT_GEMM_A), b = btref_operand(args, BT_GEMM_B),
               c = btref_operand(args, BT_GEMM_C);
-    size_t size = bti_dtype_size(c.t);
     for (int64_t i = 0; i < (g->batch0 > 1 ? g->batch0 : 1); i++)
         for (int64_t j = 0; j < (g->batch1 > 1 ? g->batch1 : 1); j++) {
             btref_mat aij = a, bij = b, cij = c;
-            aij.p += (size_t)(i * g->a0 + j * g->a1) * size;
-            bij.p += (size_t)(i * g->b0 + j * g->b1) * size;
-            cij.p += (size_t)(i * g->c0 + j * g->c1) * size;
+            aij.p += (size_t)(i * g->a0 + j * g->a1) * bti_dtype_size(a.t);
+            bij.p += (size_t)(i * g->b0 + j * g->b1) * bti_dtype_size(b.t);
+            cij.p += (size_t)(i * g->c0 + j * g->c1) * bti_dtype_size(c.t);
             gemm_one(g, &aij, &bij, &cij);
         }
     return BT_OK;
@@ -422,13 +432,66 @@ bt_status btref_gather(const btref_args *a) {
     double u[BTREF_BLOCK];
     for (int64_t r = 0; r < y.rows; r++) {
         int32_t from = btref_int(&index, r, 0);
-        if (from < 0 || from >= x.rows)
+        if (from >= x.rows)
             return bti_fail(BT_EINTERNAL, "gather: row %lld asks for row %d of %lld", (long long)r,
                             from, (long long)x.rows);
         FOR_BLOCKS(at, n, y.cols) {
-            btref_get(u, &x, from, at, n);
+            memset(u, 0, sizeof u);
+            if (from >= 0) btref_get(u, &x, from, at, n);
             btref_put(u, &y, r, at, n);
         }
     }
+    return BT_OK;
+}
+
+/* ---- gate -------------------------------------------------------------------------------------
+ */
+
+/* s of columns at .. at+n-1 of a row. */
+static void gate_at(double *s, const btref_mat *z, const btref_mat *bias, int64_t r, int64_t at,
+                    int64_t n) {
+    double b[BTREF_BLOCK];
+    btref_get(s, z, r, at, n);
+    btref_get_or_zero(b, bias, 0, at, n);
+    for (int64_t i = 0; i < n; i++) s[i] = 1 / (1 + exp(-(s[i] + b[i])));
+}
+
+bt_status btref_gate_fwd(const btref_args *args) {
+    btref_mat a = btref_operand(args, BT_GATE_FWD_A), b = btref_operand(args, BT_GATE_FWD_B),
+              z = btref_operand(args, BT_GATE_FWD_Z), y = btref_operand(args, BT_GATE_FWD_Y),
+              bias = btref_operand(args, BT_GATE_FWD_BIAS);
+    double s[BTREF_BLOCK], u[BTREF_BLOCK], v[BTREF_BLOCK];
+    for (int64_t r = 0; r < a.rows; r++) FOR_BLOCKS(at, n, a.cols) {
+            gate_at(s, &z, &bias, r, at, n);
+            btref_get(u, &a, r, at, n);
+            btref_get(v, &b, r, at, n);
+            for (int64_t i = 0; i < n; i++) u[i] = s[i] * u[i] + (1 - s[i]) * v[i];
+            btref_put(u, &y, r, at, n);
+        }
+    return BT_OK;
+}
+
+bt_status btref_gate_bwd(const btref_args *args) {
+    btref_mat dy = btref_operand(args, BT_GATE_BWD_DY), a = btref_operand(args, BT_GATE_BWD_A),
+              b = btref_operand(args, BT_GATE_BWD_B), z = btref_operand(args, BT_GATE_BWD_Z),
+              bias = btref_operand(args, BT_GATE_BWD_BIAS),
+              da = btref_operand(args, BT_GATE_BWD_DA), db = btref_operand(args, BT_GATE_BWD_DB),
+              dz = btref_operand(args, BT_GATE_BWD_DZ);
+    double s[BTREF_BLOCK], g[BTREF_BLOCK], u[BTREF_BLOCK], v[BTREF_BLOCK];
+    for (int64_t r = 0; r < dy.rows; r++) FOR_BLOCKS(at, n, dy.cols) {
+            gate_at(s, &z, &bias, r, at, n);
+            btref_get(g, &dy, r, at, n);
+            btref_get(u, &a, r, at, n);
+            btref_get(v, &b, r, at, n);
+            for (int64_t i = 0; i < n; i++) {
+                double slope = s[i] * (1 - s[i]) * (u[i] - v[i]) * g[i];
+                u[i] = s[i] * g[i];
+                v[i] = (1 - s[i]) * g[i];
+                s[i] = slope;
+            }
+            btref_put(u, &da, r, at, n);
+            btref_put(v, &db, r, at, n);
+            btref_put(s, &dz, r, at, n);
+        }
     return BT_OK;
 }

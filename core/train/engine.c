@@ -88,11 +88,25 @@ static bt_status write_positions(bti_engine *e) {
     return status;
 }
 
+/* The part of the scalar block that lives on the device. */
+bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    double value[] = {loss_scale, good};
+    e->loss_scale = loss_scale;
+    e->good = good;
+    for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
+    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf,
+                                         v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
+                                         e->host_scalars, 2 * bti_dtype_size(acc)));
+}
+
 static bt_status emit_update(bti_engine *e) {
     bti_update_step step = {.model = e->model,
                             .places = &e->plan->places,
                             .heap = e->plan->heap,
-                            .adamw = e->settings.adamw};
+                            .adamw = e->settings.adamw,
+                            .scaling = e->settings.scaling};
     BT_TRY(bti_model_emit_update(e->update, &step));
     return bti_layout_take(e->update, e->plan->update);
 }
@@ -113,6 +127,8 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     if (status == BT_OK) status = take_host(e);
     if (status == BT_OK) status = take_index(e);
     if (status == BT_OK) status = write_positions(e);
+    if (status == BT_OK)
+        status = bti_engine_set_scale(e, settings->loss_scale > 0 ? settings->loss_scale : 1, 0);
     if (status == BT_OK) status = emit_update(e);
     if (status != BT_OK) {
         bti_engine_free(e);
@@ -257,15 +273,15 @@ static bt_status take_step(bti_engine *e, double lr) {
     uint64_t bytes = BT_SCALAR_COUNT * bti_dtype_size(acc);
     char *up = e->host_scalars, *down = up + BT_SCALAR_COUNT * sizeof(double);
     double t = (double)(e->steps + 1);
-    double value[BT_SCALAR_COUNT] = {
+    double value[BT_SCALAR_HOST_COUNT] = {
         [BT_SCALAR_LR] = lr,
         [BT_SCALAR_CLIP] = e->settings.clip_norm,
         [BT_SCALAR_CORRECTION1] = -expm1(t * log(e->settings.adamw.beta1)),
-        [BT_SCALAR_CORRECTION2] = -expm1(t * log(e->settings.adamw.beta2)),
-        [BT_SCALAR_LOSS_SCALE] = 1};
-    for (int i = 0; i < BT_SCALAR_COUNT; i++) bti_store(up, acc, i, value[i]);
+        [BT_SCALAR_CORRECTION2] = -expm1(t * log(e->settings.adamw.beta2))};
+    for (int i = 0; i < BT_SCALAR_HOST_COUNT; i++) bti_store(up, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
-    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up, bytes));
+    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up,
+                               BT_SCALAR_HOST_COUNT * bti_dtype_size(acc)));
     BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, &e->settings.hooks));
     BT_TRY(e->dev->ops->download(e->dev, NULL, down, v.buf, v.off, bytes));
     return e->dev->ops->sync(e->dev, NULL);
@@ -327,7 +343,7 @@ static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_
 
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
-    bti_update_result result = {0};
+    bti_update_result result = {.loss_scale = e->loss_scale};
     BT_TRY(count_rows(e, sentence, n, &result));
     if (result.rows[1] == 0) {
         result.skipped = 1;
@@ -355,6 +371,8 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     result.nll = sum.nll / (double)sum.rows;
     result.grad_norm = scalar(e, BT_SCALAR_NORM);
     result.skipped = scalar(e, BT_SCALAR_SKIP) != 0;
+    result.loss_scale = e->loss_scale = scalar(e, BT_SCALAR_LOSS_SCALE);
+    e->good = scalar(e, BT_SCALAR_GOOD);
     if (!result.skipped) e->steps++;
     *out = result;
     return BT_OK;
