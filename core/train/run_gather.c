@@ -132,8 +132,7 @@ static bt_status gather_item(bti_gathered *g, yaml_document_t *doc, size_t entry
         if (at.line != BTI_FROM_SET) at = node_origin(g, name);
         if (word == NULL) return bti_fail_at(at, "a key must be a word");
         BT_TRY(find_item_key(g, entry, word, at, path, &t));
-        if (t.slot->from.name != NULL)
-            return bti_fail_at(at, "%s is given twice", path);
+        if (t.slot->from.name != NULL) return bti_fail_at(at, "%s is given twice", path);
         BT_TRY(gather_value(g, doc, t, yaml_document_get_node(doc, p->value), at));
     }
     return BT_OK;
