@@ -15,6 +15,8 @@
     X(bias_act_bwd) \
     X(axpby) \
     X(gather) \
+    X(gate_fwd) \
+    X(gate_bwd) \
     X(zero) \
     X(norm_fwd) \
     X(norm_bwd_params) \
@@ -27,11 +29,13 @@
     X(embed_fwd) \
     X(embed_bwd) \
     X(cross_entropy) \
+    X(value_loss) \
     X(topk) \
     X(sumsq) \
     X(update_scalars) \
     X(adamw) \
-    X(adamw_rows)
+    X(adamw_rows) \
+    X(adamw8)
 
 typedef enum btcl_kernel {
 #define X(name) BTCL_##name,

@@ -1,5 +1,5 @@
-/* Bias, activation and dropout in one pass over the rows; linear combinations; gathered rows. Each
- * moves its operands through memory once. */
+/* Bias, activation and dropout in one pass over the rows; linear combinations; gathered rows;
+ * gates. Each moves its operands through memory once. */
 #include "cpu/rows.h"
 
 /* y = act(x + b) of n elements; b NULL: 0. y may be x. */
@@ -196,14 +196,87 @@ static void gather_rows(const btcpu_part *part) {
     const char *px = btcpu_at(x);
     char *py = btcpu_at(y);
     const int32_t *pi = btcpu_i32(index);
-    for (int64_t r = part->first; r < part->end; r++)
-        memcpy(py + (size_t)(r * y->ld) * size, px + (size_t)(pi[r * index->ld] * x->ld) * size,
-               bytes);
+    for (int64_t r = part->first; r < part->end; r++) {
+        const int64_t from = pi[r * index->ld];
+        char *to = py + (size_t)(r * y->ld) * size;
+        if (from < 0)
+            memset(to, 0, bytes);
+        else
+            memcpy(to, px + (size_t)(from * x->ld) * size, bytes);
+    }
 }
 
 bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *y = &call->t[BT_GATHER_Y];
     btcpu_run_parts(dev, btcpu_parts(dev, y->rows * y->cols), y->rows, gather_rows, call);
+    return BT_OK;
+}
+
+/* ---- gate ------------------------------------------------------------------------------------ */
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + btcpu_exp(-x)); }
+
+static void gate_fwd_rows(const btcpu_part *part) {
+    const bt_view *t = ((const bt_call *)part->ctx)->t, *out = &t[BT_GATE_FWD_Y];
+    const float *bias = btcpu_f32(&t[BT_GATE_FWD_BIAS]);
+    const int64_t cols = out->cols;
+    float buf[3][BTCPU_WORDS];
+    for (int64_t r = part->first; r < part->end; r++) {
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            const float *a = btcpu_read(&t[BT_GATE_FWD_A], r, c, n, buf[0]);
+            const float *b = btcpu_read(&t[BT_GATE_FWD_B], r, c, n, buf[1]);
+            const float *z = btcpu_read(&t[BT_GATE_FWD_Z], r, c, n, buf[2]);
+            float *y = btcpu_target(out, r, c, buf[0]);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) {
+                const float s = sigmoid(z[i] + (bias ? bias[c + i] : 0.0f));
+                y[i] = s * a[i] + (1.0f - s) * b[i];
+            }
+            btcpu_write(out, r, c, n, y);
+        }
+    }
+}
+
+static void gate_bwd_rows(const btcpu_part *part) {
+    const bt_view *t = ((const bt_call *)part->ctx)->t, *out = &t[BT_GATE_BWD_DA];
+    const float *bias = btcpu_f32(&t[BT_GATE_BWD_BIAS]);
+    const int64_t cols = out->cols;
+    float buf[4][BTCPU_WORDS];
+    for (int64_t r = part->first; r < part->end; r++) {
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            const float *dy = btcpu_read(&t[BT_GATE_BWD_DY], r, c, n, buf[0]);
+            const float *a = btcpu_read(&t[BT_GATE_BWD_A], r, c, n, buf[1]);
+            const float *b = btcpu_read(&t[BT_GATE_BWD_B], r, c, n, buf[2]);
+            const float *z = btcpu_read(&t[BT_GATE_BWD_Z], r, c, n, buf[3]);
+            float *d[3]; /* da, db, dz lie one after the other in the list */
+            for (int i = 0; i < 3; i++) d[i] = btcpu_target(&out[i], r, c, buf[i]);
+            float *da = d[0], *db = d[1], *dz = d[2];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) {
+                const float s = sigmoid(z[i] + (bias ? bias[c + i] : 0.0f)), g = dy[i];
+                const float slope = s * (1.0f - s) * (a[i] - b[i]) * g;
+                da[i] = s * g;
+                db[i] = (1.0f - s) * g;
+                dz[i] = slope;
+            }
+            for (int i = 0; i < 3; i++) btcpu_write(&out[i], r, c, n, d[i]);
+        }
+    }
+}
+
+bt_status BTCPU_FN(gate_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *a = &call->t[BT_GATE_FWD_A];
+    btcpu_run_parts(dev, btcpu_parts(dev, a->rows * a->cols), a->rows, gate_fwd_rows, call);
+    return BT_OK;
+}
+
+bt_status BTCPU_FN(gate_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *dy = &call->t[BT_GATE_BWD_DY];
+    btcpu_run_parts(dev, btcpu_parts(dev, dy->rows * dy->cols), dy->rows, gate_bwd_rows, call);
     return BT_OK;
 }

@@ -97,12 +97,6 @@ static bt_status add_array(bti_features *f, const bti_features_spec *spec, const
 
 static bt_status add_whole(bti_features *f, const bti_features_spec *spec, const bti_array *a) {
     int64_t count = a->dims > 0 ? a->shape[0] : 1;
-    if (a->dims < 2)
-        return bti_fail(BT_EINPUT,
-                        "%d dimensions: the one array of a file holds all examples, "
-                        "[examples, width], [examples, rows, width] or [examples, h, w, "
-                        "width]",
-                        a->dims);
     if (count == 0) return bti_fail(BT_EINPUT, "no example");
     if (a->place.deflated && count > 1)
         return bti_fail(BT_EINPUT,
@@ -353,6 +347,7 @@ bt_status bti_features_read(const bti_features *f, int64_t i, float *out) {
 }
 
 const char *bti_features_name(const bti_features *f) { return f->name; }
+const char *bti_features_path(const bti_features *f) { return f->file[0].path; }
 int64_t bti_features_count(const bti_features *f) { return f->count; }
 int64_t bti_features_width(const bti_features *f) { return f->width; }
 int64_t bti_features_rows(const bti_features *f, int64_t i) { return run_of(f, i)->rows; }
