@@ -2,10 +2,9 @@
  * again) into fp32 scratch, where OpenBLAS multiplies them as it does any others; C as halves is
  * made in a slice of scratch, too, and rounded once all of k is in.
  *
- * A slice of A is used for all slices of B before the next is made. What that costs beside the
- * 2 m n k operations of the product: each element of A is made once for each BTCPU_SLICE_N columns
- * (once altogether where k is one slice), each of B once for each BTCPU_SLICE_M rows. Slices stay
- * in the last-level cache. */
+ * Slices of B follow each other while one of A is used. Beside the 2 m n k operations of a product
+ * each element of A is made once for every BTCPU_SLICE columns (once altogether where k is one
+ * slice), each of B once for every BTCPU_SLICE rows, each of C once. */
 #include "cpu/rows.h"
 
 /* Rows x cols from (row, col) of a view on, to or from fp32 scratch. */
@@ -46,10 +45,10 @@ typedef struct range {
     int64_t first, n;
 } range;
 
-/* Slice i of `count` as even ones of at most `most`, all but the last a multiple of 16; n is 0
+/* Slice i of `count` as even ones of at most BTCPU_SLICE, all but the last a multiple of 16; n is 0
  * behind the last. */
-static range slice_at(int64_t count, int64_t most, int64_t i) {
-    const int64_t slices = (count + most - 1) / most;
+static range slice_at(int64_t count, int64_t i) {
+    const int64_t slices = (count + BTCPU_SLICE - 1) / BTCPU_SLICE;
     const int64_t each = btcpu_round16((count + slices - 1) / slices), first = i * each;
     const int64_t left = count - first;
     return (range){first, left < 0 ? 0 : left < each ? left : each};
@@ -72,7 +71,7 @@ static void take_slice(const bt_dev *dev, operand *o, bt_dtype round, range oute
     const range rows = o->trans ? inner : outer, cols = o->trans ? outer : inner;
     o->outer = outer;
     o->inner = inner;
-    o->ld = btcpu_round16(cols.n);
+    o->ld = btcpu_slice_ld(cols.n);
     each_row(dev, &(piece){&o->v, rows.first, cols.first, rows.n, cols.n, round, o->at, o->ld},
              take_rows);
 }
@@ -90,12 +89,12 @@ typedef struct product {
 static void make_slice(product *g, range rows, range cols) {
     const int half = btcpu_is_half(g->c.dtype);
     const float alpha = (float)g->p->alpha, beta = (float)g->p->beta;
-    const int64_t ld = half ? btcpu_round16(cols.n) : g->c.ld;
+    const int64_t ld = half ? btcpu_slice_ld(cols.n) : g->c.ld;
     float *c = btcpu_target(&g->c, rows.first, cols.first, g->c_at);
     const piece out = {&g->c, rows.first, cols.first, rows.n, cols.n, BT_F32, c, ld};
     if (half && beta != 0.0f) each_row(g->dev, &out, widen_rows);
     for (int64_t i = 0;; i++) {
-        const range sum = slice_at(g->k, BTCPU_SLICE_K, i);
+        const range sum = slice_at(g->k, i);
         if (sum.n == 0) break;
         take_slice(g->dev, &g->a, g->p->round, rows, sum);
         take_slice(g->dev, &g->b, g->p->round, sum, cols);
@@ -110,8 +109,7 @@ void BTCPU_FN(gemm_half)(const bt_dev *dev, const bt_call *call, const bt_view t
     const bt_gemm_params *p = &call->p.gemm;
     const int64_t m = t[BT_GEMM_C].rows, n = t[BT_GEMM_C].cols;
     const int64_t k = p->trans_a ? t[BT_GEMM_A].rows : t[BT_GEMM_A].cols;
-    const int64_t sm = btcpu_slice(m, BTCPU_SLICE_M), sn = btcpu_slice(n, BTCPU_SLICE_N);
-    const int64_t sk = btcpu_slice(k, BTCPU_SLICE_K);
+    const int64_t sm = btcpu_slice_room(m), sn = btcpu_slice_room(n), sk = btcpu_slice_room(k);
     float *ws = btcpu_ws(call);
     product g = {.dev = dev,
                  .p = p,
@@ -121,10 +119,10 @@ void BTCPU_FN(gemm_half)(const bt_dev *dev, const bt_call *call, const bt_view t
                  .k = k,
                  .c_at = ws + sm * sk + sk * sn};
     for (int64_t i = 0;; i++) {
-        const range rows = slice_at(m, BTCPU_SLICE_M, i);
+        const range rows = slice_at(m, i);
         if (rows.n == 0) break;
         for (int64_t j = 0;; j++) {
-            const range cols = slice_at(n, BTCPU_SLICE_N, j);
+            const range cols = slice_at(n, j);
             if (cols.n == 0) break;
             make_slice(&g, rows, cols);
         }

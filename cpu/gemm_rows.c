@@ -267,10 +267,10 @@ void BTCPU_FN(gemm_rows)(const bt_dev *dev, const bt_call *call) {
     float *rows = btcpu_ws(call);
     p.a = rows;
     p.lda = btcpu_round16(p.k);
-    p.ws = rows + btcpu_slice(c->rows, BTCPU_STABLE_M) * p.lda;
+    p.ws = rows + btcpu_stable_rows(c->rows) * p.lda;
     p.floats = btcpu_stable_thread_floats(c->rows, btcpu_is_half(c->dtype));
     for (; p.row < c->rows; p.row += p.m) {
-        p.m = c->rows - p.row < BTCPU_STABLE_M ? c->rows - p.row : BTCPU_STABLE_M;
+        p.m = btcpu_stable_rows(c->rows - p.row);
         for (int64_t i = 0; i < p.m; i++)
             btcpu_read_rounded(a, g->round, p.row + i, 0, p.k, rows + i * p.lda);
         run(dev, &p);

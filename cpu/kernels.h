@@ -74,6 +74,7 @@ static inline int64_t btcpu_first(int64_t count, int p, int parts) {
 static inline int64_t btcpu_round16(int64_t n) { return (n + 15) & ~(int64_t)15; }
 
 static inline int btcpu_is_half(bt_dtype t) { return t == BT_F16 || t == BT_BF16; }
+/* Bytes of a floating type of this device. */
 static inline size_t btcpu_size(bt_dtype t) { return btcpu_is_half(t) ? 2 : 4; }
 
 /* `rows` rows of fp32 for each thread. */
@@ -110,18 +111,16 @@ static inline int64_t btcpu_attn_bwd_floats(int64_t d, int half) {
            + (half ? 2 * BTCPU_BK * w + 2 * BTCPU_SPAN * w : 0); /* k and v; dk and dv of a span */
 }
 
-/* Products of rounded operands: slices of A, B and C as fp32, for all threads together. */
-#define BTCPU_SLICE_M 1024
-#define BTCPU_SLICE_N 1024
-#define BTCPU_SLICE_K 512
-/* Room for a slice of n rows, at most; not less for more of them. */
-static inline int64_t btcpu_slice(int64_t n, int64_t most) {
-    return n < most ? btcpu_round16(n) : most; /* a multiple of 16 */
+/* Products of rounded operands: slices of A, B and C as fp32, for all threads together (13 MiB). */
+#define BTCPU_SLICE 1024
+/* From one row of a slice of n columns to the next: no power of two, or rows share cache sets. */
+static inline int64_t btcpu_slice_ld(int64_t n) { return btcpu_round16(n) + 16; }
+/* Room for either side of a slice of a matrix that is n long there; grows with n. */
+static inline int64_t btcpu_slice_room(int64_t n) {
+    return btcpu_slice_ld(n < BTCPU_SLICE ? n : BTCPU_SLICE);
 }
 static inline int64_t btcpu_gemm_half_floats(int64_t m, int64_t n, int64_t k, int half_c) {
-    m = btcpu_slice(m, BTCPU_SLICE_M);
-    n = btcpu_slice(n, BTCPU_SLICE_N);
-    k = btcpu_slice(k, BTCPU_SLICE_K);
+    m = btcpu_slice_room(m), n = btcpu_slice_room(n), k = btcpu_slice_room(k);
     return m * k + k * n + (half_c ? m * n : 0);
 }
 
@@ -129,11 +128,14 @@ static inline int64_t btcpu_gemm_half_floats(int64_t m, int64_t n, int64_t k, in
 #define BTCPU_STABLE_M 256
 #define BTCPU_STABLE_N 64
 #define BTCPU_STABLE_K 512
+static inline int64_t btcpu_stable_rows(int64_t m) {
+    return m < BTCPU_STABLE_M ? m : BTCPU_STABLE_M;
+}
 static inline int64_t btcpu_stable_thread_floats(int64_t m, int half_c) {
-    return BTCPU_STABLE_N * (BTCPU_STABLE_K + (half_c ? btcpu_slice(m, BTCPU_STABLE_M) : 0));
+    return BTCPU_STABLE_N * (BTCPU_STABLE_K + (half_c ? btcpu_stable_rows(m) : 0));
 }
 static inline int64_t btcpu_stable_floats(uint32_t threads, int64_t m, int64_t k, int half_c) {
-    return btcpu_slice(m, BTCPU_STABLE_M) * btcpu_round16(k) +
+    return btcpu_stable_rows(m) * btcpu_round16(k) +
            (int64_t)threads * btcpu_stable_thread_floats(m, half_c);
 }
 
