@@ -1,6 +1,6 @@
 /* One include for every file of kernels: CUDA's headers, or the simulator's (tests/cusim/include),
- * which come under the same names and bring their own LAUNCH and DYN_SHARED. nvcc builds the kernels
- * for a card, a plain C++17 compiler builds the same text for the simulator. So a kernel
+ * which come under the same names and bring their own LAUNCH and DYN_SHARED. nvcc builds the
+ * kernels for a card, a plain C++17 compiler builds the same text for the simulator. So a kernel
  * - is launched by LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...); one with more
  *   than one template argument goes in parentheses: LAUNCH((norm<float, 64>), ...);
  * - takes shared memory whose size is known at launch by DYN_SHARED(type, name), once in a kernel,
