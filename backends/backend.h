@@ -20,7 +20,7 @@
 #include "core/ops/op_args.h"
 
 /* Changes with every change to this file, op_args.h or op_list.inc; checked on load. */
-#define BT_BACKEND_ABI 3
+#define BT_BACKEND_ABI 4
 
 /* What a module may call of its host: it links nothing of libbantam. */
 typedef struct bt_host {
@@ -43,12 +43,14 @@ typedef struct bt_dev_info {
     uint64_t max_alloc;     /* largest single allocation = largest heap; 0: no limit */
     uint64_t runtime_bytes; /* held outside any arena: context, code, library buffers */
     uint32_t alignment;     /* of every tensor, bytes, a power of two */
-    uint32_t dtypes;        /* bit 1 << bt_dtype for each type its ops compute in */
-    uint32_t threads;       /* host threads that compute (1 on a GPU) */
-    uint32_t row_tile;      /* rows of a gemm with stable_rows; 0: any number (see op_args.h) */
-    uint8_t host_memory;    /* device memory is host memory: host-side moments would save nothing */
-    double flops;           /* fp32 multiply-adds of a large gemm a second, times 2; 0: unknown */
-    double bytes_per_s;     /* of a large copy, read + write; 0: unknown */
+    uint32_t dtypes;     /* bit 1 << bt_dtype for each type its ops take as data; half ones may be
+                            storage only, with fp32 arithmetic */
+    uint32_t threads;    /* host threads that compute (1 on a GPU) */
+    uint32_t row_tile;   /* rows of a gemm with stable_rows; 0: any number (see op_args.h) */
+    uint8_t tf32;        /* can multiply fp32 with 10 bits of mantissa */
+    uint8_t host_memory; /* device memory is host memory: host-side moments would save nothing */
+    double flops;        /* fp32 multiply-adds of a large gemm a second, times 2; 0: unknown */
+    double bytes_per_s;  /* of a large copy, read + write; 0: unknown */
 } bt_dev_info;
 
 /* The planning half: always built, so that a laptop plans for a device that it does not have. */

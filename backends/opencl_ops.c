@@ -426,6 +426,7 @@ static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call
     btcl_view(&l, z);
     btcl_view(&l, &t[BT_CROSS_ENTROPY_BIAS]);
     btcl_view(&l, &t[BT_CROSS_ENTROPY_LABELS]);
+    btcl_view(&l, &t[BT_CROSS_ENTROPY_SCALARS]);
     btcl_view(&l, &t[BT_CROSS_ENTROPY_LOSS]);
     btcl_i64(&l, z->cols);
     btcl_f32(&l, p->smoothing);
@@ -465,6 +466,8 @@ static bt_status op_update_scalars(bt_dev *dev, bt_stream *s, const bt_call *cal
     btcl_view(&l, part);
     btcl_i64(&l, part->rows);
     btcl_base(&l, &call->t[BT_UPDATE_SCALARS_SCALARS]);
+    btcl_i32(&l, call->p.update_scalars.growth_interval);
+    btcl_f32(&l, (double)call->p.update_scalars.scale_max);
     return btcl_go(&l, s, 1);
 }
 

@@ -63,7 +63,7 @@ static double row_exp(const float *x, const float *b, float max, int64_t n, floa
 
 /* loss[0..1] of one row; its logits become the gradient when that is wanted. */
 static void ce_row(float *x, const float *bias, int32_t label, float *loss, int64_t cols,
-                   const bt_cross_entropy_params *p) {
+                   const bt_cross_entropy_params *p, double grad_scale) {
     if (label < 0) {
         if (p->grad) memset(x, 0, (size_t)cols * sizeof(float));
         loss[0] = loss[1] = 0.0f;
@@ -78,8 +78,8 @@ static void ce_row(float *x, const float *bias, int32_t label, float *loss, int6
     loss[0] = (float)(s > 0 ? (1.0 - s) * nll + s * (lse - plain / v) : nll);
     loss[1] = (float)nll;
     if (!p->grad) return;
-    const float scale = (float)(p->grad_scale / sum), less = (float)(p->grad_scale * s / v);
-    const double own = p->grad_scale * ((double)x[label] / sum - s / v - (1.0 - s));
+    const float scale = (float)(grad_scale / sum), less = (float)(grad_scale * s / v);
+    const double own = grad_scale * ((double)x[label] / sum - s / v - (1.0 - s));
 #pragma omp simd
     for (int64_t i = 0; i < cols; i++) x[i] = x[i] * scale - less;
     x[label] = (float)own;
@@ -91,11 +91,13 @@ static void ce_rows(const btcpu_part *part) {
                   *labels = &call->t[BT_CROSS_ENTROPY_LABELS];
     const bt_view *loss = &call->t[BT_CROSS_ENTROPY_LOSS];
     const float *bias = btcpu_f32(&call->t[BT_CROSS_ENTROPY_BIAS]);
+    const float *scalars = btcpu_f32(&call->t[BT_CROSS_ENTROPY_SCALARS]);
+    const double loss_scale = scalars ? (double)scalars[BT_SCALAR_LOSS_SCALE] : 1.0;
     const int32_t *pl = btcpu_i32(labels);
     float *px = btcpu_f32(x), *out = btcpu_f32(loss);
     for (int64_t r = part->first; r < part->end; r++)
         ce_row(px + r * x->ld, bias, pl[r * labels->ld], out + r * loss->ld, x->cols,
-               &call->p.cross_entropy);
+               &call->p.cross_entropy, call->p.cross_entropy.grad_scale * loss_scale);
 }
 
 bt_status BTCPU_FN(cross_entropy)(bt_dev *dev, bt_stream *stream, const bt_call *call) {

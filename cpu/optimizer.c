@@ -39,6 +39,18 @@ bt_status BTCPU_FN(sumsq)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     return BT_OK;
 }
 
+/* The loss scale of the next update. */
+static void next_scale(const bt_update_scalars_params *p, float *s) {
+    if (p->growth_interval == 0) return;
+    const int skip = s[BT_SCALAR_SKIP] != 0.0f;
+    s[BT_SCALAR_GOOD] = skip ? 0.0f : s[BT_SCALAR_GOOD] + 1.0f;
+    if (skip) s[BT_SCALAR_LOSS_SCALE] *= 0.5f;
+    if (s[BT_SCALAR_GOOD] < (float)p->growth_interval) return;
+    const float twice = 2.0f * s[BT_SCALAR_LOSS_SCALE];
+    s[BT_SCALAR_LOSS_SCALE] = twice < p->scale_max ? twice : p->scale_max;
+    s[BT_SCALAR_GOOD] = 0.0f;
+}
+
 bt_status BTCPU_FN(update_scalars)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)dev, (void)stream;
     const bt_view *part = &call->t[BT_UPDATE_SCALARS_PART];
@@ -57,6 +69,7 @@ bt_status BTCPU_FN(update_scalars)(bt_dev *dev, bt_stream *stream, const bt_call
     s[BT_SCALAR_NORM] = (float)norm;
     s[BT_SCALAR_FACTOR] = finite ? (float)factor : 0.0f;
     s[BT_SCALAR_SKIP] = finite ? 0.0f : 1.0f;
+    next_scale(&call->p.update_scalars, s);
     return BT_OK;
 }
 

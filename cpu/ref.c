@@ -96,16 +96,27 @@ static double drop_one(double factor, double x) { return factor == 0 ? 0 : facto
 
 enum { MB = 32, NB = 64, KB = 128 }; /* blocks of C and of the sum, on the stack as doubles */
 
-/* Block [r0, r0 + rows) x [c0, c0 + cols) of op(X) into d, `ld` apart. */
-static void get_block(double *d, int64_t ld, const btref_mat *x, int trans, int64_t r0, int64_t c0,
-                      int64_t rows, int64_t cols) {
-    double line[KB];
-    if (!trans) {
-        for (int64_t r = 0; r < rows; r++) btref_get(d + r * ld, x, r0 + r, c0, cols);
-        return;
+/* A wide operand as the product sees it. */
+static void round_line(double *d, bt_dtype from, bt_dtype to, int64_t n) {
+    uint16_t cell;
+    if (to == BT_F32 || from == to) return;
+    for (int64_t i = 0; i < n; i++) {
+        bti_store(&cell, to, 0, d[i]);
+        d[i] = bti_load(&cell, to, 0);
     }
-    for (int64_t c = 0; c < cols; c++) {
+}
+
+/* Block [r0, r0 + rows) x [c0, c0 + cols) of op(X) into d, `ld` apart, rounded to `round`. */
+static void get_block(double *d, int64_t ld, const btref_mat *x, int trans, bt_dtype round,
+                      int64_t r0, int64_t c0, int64_t rows, int64_t cols) {
+    double line[KB];
+    for (int64_t r = 0; r < rows && !trans; r++) {
+        btref_get(d + r * ld, x, r0 + r, c0, cols);
+        round_line(d + r * ld, x->t, round, cols);
+    }
+    for (int64_t c = 0; c < cols && trans; c++) {
         btref_get(line, x, c0 + c, r0, rows);
+        round_line(line, x->t, round, rows);
         for (int64_t r = 0; r < rows; r++) d[r * ld + c] = line[r];
     }
 }
@@ -143,8 +154,8 @@ static void gemm_one(const bt_gemm_params *g, const btref_mat *a, const btref_ma
             memset(sum, 0, sizeof sum);
             for (int64_t k0 = 0; k0 < depth; k0 += KB) {
                 int64_t k = btref_min(KB, depth - k0);
-                get_block(ablock, KB, a, g->trans_a, i0, k0, m, k);
-                get_block(bblock, NB, b, g->trans_b, k0, j0, k, n);
+                get_block(ablock, KB, a, g->trans_a, g->round, i0, k0, m, k);
+                get_block(bblock, NB, b, g->trans_b, g->round, k0, j0, k, n);
                 multiply(sum, ablock, bblock, m, n, k);
             }
             put_block(sum, g, c, i0, j0, m, n);
@@ -155,13 +166,12 @@ bt_status btref_gemm(const btref_args *args) {
     const bt_gemm_params *g = &args->call->p.gemm;
     btref_mat a = btref_operand(args, BT_GEMM_A), b = btref_operand(args, BT_GEMM_B),
               c = btref_operand(args, BT_GEMM_C);
-    size_t size = bti_dtype_size(c.t);
     for (int64_t i = 0; i < (g->batch0 > 1 ? g->batch0 : 1); i++)
         for (int64_t j = 0; j < (g->batch1 > 1 ? g->batch1 : 1); j++) {
             btref_mat aij = a, bij = b, cij = c;
-            aij.p += (size_t)(i * g->a0 + j * g->a1) * size;
-            bij.p += (size_t)(i * g->b0 + j * g->b1) * size;
-            cij.p += (size_t)(i * g->c0 + j * g->c1) * size;
+            aij.p += (size_t)(i * g->a0 + j * g->a1) * bti_dtype_size(a.t);
+            bij.p += (size_t)(i * g->b0 + j * g->b1) * bti_dtype_size(b.t);
+            cij.p += (size_t)(i * g->c0 + j * g->c1) * bti_dtype_size(c.t);
             gemm_one(g, &aij, &bij, &cij);
         }
     return BT_OK;

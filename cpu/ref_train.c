@@ -122,7 +122,7 @@ static double z_lse(const btref_mat *logits, const btref_mat *bias, int64_t r, d
 }
 
 /* Writes the gradient of a row over its logits; zeros when the label is negative. */
-static void loss_grad_row(const bt_cross_entropy_params *p, const btref_mat *logits,
+static void loss_grad_row(const bt_cross_entropy_params *p, double scale, const btref_mat *logits,
                           const btref_mat *bias, int64_t r, int32_t label, double lse) {
     double z[BTREF_BLOCK], even = p->smoothing / (double)logits->cols;
     for (int64_t at = 0; at < logits->cols; at += BTREF_BLOCK) {
@@ -130,7 +130,7 @@ static void loss_grad_row(const bt_cross_entropy_params *p, const btref_mat *log
         get_z(z, logits, bias, r, at, n);
         for (int64_t i = 0; i < n; i++) {
             double q = even + (at + i == label ? 1 - p->smoothing : 0);
-            z[i] = label < 0 ? 0 : p->grad_scale * (exp(z[i] - lse) - q);
+            z[i] = label < 0 ? 0 : scale * (exp(z[i] - lse) - q);
         }
         btref_put(z, logits, r, at, n);
     }
@@ -141,7 +141,10 @@ bt_status btref_cross_entropy(const btref_args *a) {
     btref_mat logits = btref_operand(a, BT_CROSS_ENTROPY_LOGITS),
               bias = btref_operand(a, BT_CROSS_ENTROPY_BIAS),
               labels = btref_operand(a, BT_CROSS_ENTROPY_LABELS),
+              scalars = btref_operand(a, BT_CROSS_ENTROPY_SCALARS),
               loss = btref_operand(a, BT_CROSS_ENTROPY_LOSS);
+    double loss_scale = 1;
+    if (scalars.p != NULL) btref_get(&loss_scale, &scalars, 0, BT_SCALAR_LOSS_SCALE, 1);
     for (int64_t r = 0; r < logits.rows; r++) {
         int32_t label = btref_int(&labels, r, 0);
         double out[2] = {0, 0}, mean = 0, lse = 0, z;
@@ -155,7 +158,7 @@ bt_status btref_cross_entropy(const btref_args *a) {
             out[0] = (1 - p->smoothing) * out[1] + p->smoothing * (lse - mean);
         }
         btref_put(out, &loss, r, 0, 2);
-        if (p->grad) loss_grad_row(p, &logits, &bias, r, label, lse);
+        if (p->grad) loss_grad_row(p, p->grad_scale * loss_scale, &logits, &bias, r, label, lse);
     }
     return BT_OK;
 }
@@ -237,6 +240,16 @@ bt_status btref_sumsq(const btref_args *a) {
     return BT_OK;
 }
 
+/* The loss scale of the next update. */
+static void next_scale(const bt_update_scalars_params *p, double *c) {
+    if (p->growth_interval == 0) return;
+    c[BT_SCALAR_GOOD] = c[BT_SCALAR_SKIP] != 0 ? 0 : c[BT_SCALAR_GOOD] + 1;
+    if (c[BT_SCALAR_SKIP] != 0) c[BT_SCALAR_LOSS_SCALE] /= 2;
+    if (c[BT_SCALAR_GOOD] < p->growth_interval) return;
+    c[BT_SCALAR_LOSS_SCALE] = fmin(2 * c[BT_SCALAR_LOSS_SCALE], (double)p->scale_max);
+    c[BT_SCALAR_GOOD] = 0;
+}
+
 bt_status btref_update_scalars(const btref_args *a) {
     btref_mat part = btref_operand(a, BT_UPDATE_SCALARS_PART),
               scalars = btref_operand(a, BT_UPDATE_SCALARS_SCALARS);
@@ -254,12 +267,14 @@ bt_status btref_update_scalars(const btref_args *a) {
     if (isnan(sum)) norm = NAN;
     btref_put(&norm, &scalars, 0, BT_SCALAR_NORM, 1);
     btref_get(&norm, &scalars, 0, BT_SCALAR_NORM, 1); /* as stored: fp32 may overflow */
+    c[BT_SCALAR_NORM] = norm;
     double factor = 1;
     if (c[BT_SCALAR_CLIP] > 0 && norm > c[BT_SCALAR_CLIP]) factor = c[BT_SCALAR_CLIP] / norm;
     c[BT_SCALAR_FACTOR] = isfinite(norm) ? factor / scale : 0;
     c[BT_SCALAR_SKIP] = isfinite(norm) ? 0 : 1;
-    btref_put(&c[BT_SCALAR_FACTOR], &scalars, 0, BT_SCALAR_FACTOR, 1);
-    btref_put(&c[BT_SCALAR_SKIP], &scalars, 0, BT_SCALAR_SKIP, 1);
+    next_scale(&a->call->p.update_scalars, c);
+    btref_put(&c[BT_SCALAR_HOST_COUNT], &scalars, 0, BT_SCALAR_HOST_COUNT,
+              BT_SCALAR_COUNT - BT_SCALAR_HOST_COUNT);
     return BT_OK;
 }
 

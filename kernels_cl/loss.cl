@@ -33,10 +33,11 @@ static row_sums sum_row(__global const float *logits, __global const float *bias
 }
 
 /* loss = ((1 - s) nll + s (lse - mean z), nll) with nll = lse - z[label]; with `grad` the logits
- * become grad_scale (p - q), q = s / V + (1 - s) at the label. A negative label: zeros. Reads the
+ * become grad_scale (p - q), q = s / V + (1 - s) at the label, times the loss scale where there are
+ * scalars. A negative label: zeros. Reads the
  * row twice, writes it once. */
-__kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), MAT(loss),
-                                        const long cols, const float smoothing,
+__kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), CMAT(scalars),
+                                        MAT(loss), const long cols, const float smoothing,
                                         const float grad_scale, const int grad) {
     __local float tmp[WG];
     const long row = get_group_id(0);
@@ -57,10 +58,11 @@ __kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), M
     }
     barrier(CLK_GLOBAL_MEM_FENCE); /* the label's logit is read before it is overwritten */
     const float even = smoothing / (float)cols, scale = 1.0f / s.mass;
+    const float outer = grad_scale * (HAS(scalars) ? scalars_base[scalars_off + LOSS_SCALE] : 1.0f);
     for (long c = get_local_id(0); grad && c < cols; c += WG) {
         const float z = HAS(bias) ? logits[c] + bias[c] : logits[c];
         const float q = even + (c == label ? 1.0f - smoothing : 0.0f);
-        logits[c] = label < 0 ? 0.0f : grad_scale * (exp(z - s.most) * scale - q);
+        logits[c] = label < 0 ? 0.0f : outer * (exp(z - s.most) * scale - q);
     }
 }
 

@@ -30,13 +30,12 @@ __kernel GROUP(WG) void k_sumsq(__global const float *x_base, const ulong x_off,
     }
 }
 
-/* Places in the scalar block: core/ops/op_args.h. */
-enum { LR, CLIP, CORRECTION1, CORRECTION2, LOSS_SCALE, NORM, FACTOR, SKIP };
-
 /* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
- * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One group. */
+ * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite; then the loss scale
+ * of the next update. One group. */
 __kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
-                                         __global float *scalars_base, const ulong scalars_off) {
+                                         __global float *scalars_base, const ulong scalars_off,
+                                         const int growth_interval, const float scale_max) {
     __local float tmp[WG];
     CUSE(part);
     USE(scalars);
@@ -55,6 +54,11 @@ __kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
     scalars[NORM] = norm;
     scalars[FACTOR] = !finite ? 0.0f : (clip > 0.0f && norm > clip ? clip / norm : 1.0f) / scale;
     scalars[SKIP] = finite ? 0.0f : 1.0f;
+    if (growth_interval == 0) return;
+    const float good = finite ? scalars[GOOD] + 1.0f : 0.0f;
+    const int grows = good >= (float)growth_interval;
+    scalars[GOOD] = grows ? 0.0f : good;
+    scalars[LOSS_SCALE] = !finite ? 0.5f * scale : grows ? fmin(2.0f * scale, scale_max) : scale;
 }
 
 #define ADAMW \

@@ -16,6 +16,9 @@
 #define IUSE(x) __global const int *x = x##_base + x##_off
 #define HAS(x) (x##_ld != 0)
 
+/* Places in the scalar block: core/ops/op_args.h. */
+enum { LR, CLIP, CORRECTION1, CORRECTION2, LOSS_SCALE, GOOD, NORM, FACTOR, SKIP };
+
 #define GROUP(n) __attribute__((reqd_work_group_size(n, 1, 1)))
 
 /* ---- four columns at a time: one Philox block covers them ------------------------------------- */

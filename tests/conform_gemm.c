@@ -15,6 +15,16 @@ static void fill_nan(cf_call *c, int i) {
     for (int64_t k = 0; k < t->srows * t->scols; k++) t->x[k] = NAN;
 }
 
+/* In half types the operands come in every mix of half and wide: bits of `wide`. */
+static void set_types(cf_call *c, int64_t wide) {
+    if (!cf_is_half()) return;
+    c->p.gemm.round = cf_type;
+    for (int i = BT_GEMM_A; i <= BT_GEMM_C; i++) {
+        c->t[i].own_type = (int)(wide >> i & 1);
+        c->t[i].type = BT_F32;
+    }
+}
+
 /* One product of m x k and k x n; `how` picks transpositions (2 bits), alpha and beta. */
 static void begin(cf_call *c, int64_t m, int64_t n, int64_t k, int64_t how, int whole) {
     int ta = how & 1, tb = how >> 1 & 1;
@@ -23,6 +33,7 @@ static void begin(cf_call *c, int64_t m, int64_t n, int64_t k, int64_t how, int 
              (long long)n, (long long)k, ta, tb, alpha, beta);
     c->p.gemm = (bt_gemm_params){
         .trans_a = (uint8_t)ta, .trans_b = (uint8_t)tb, .alpha = alpha, .beta = beta};
+    set_types(c, how + m + n + k);
     cf_add(c, BT_GEMM_A, ta ? k : m, ta ? m : k);
     cf_add(c, BT_GEMM_B, tb ? n : k, tb ? k : n);
     cf_add(c, BT_GEMM_C, m, n);
@@ -96,6 +107,7 @@ static void batches(void) {
                                         .beta = shared,
                                         .batch0 = SEQS,
                                         .batch1 = HEADS};
+            set_types(&c, 2 * trans + shared);
             cf_add_stored(&c, BT_GEMM_A, ar, ac, SEQS * ar, HEADS * ac);
             if (shared)
                 cf_add(&c, BT_GEMM_B, br, bc);
@@ -128,6 +140,7 @@ static void begin_stable(cf_call *c, int64_t m, int64_t n, int64_t k, double alp
     cf_begin(c, BT_OP_GEMM, "stable rows, %lld x %lld x %lld, alpha %g, beta %g", (long long)m,
              (long long)n, (long long)k, alpha, beta);
     c->p.gemm = (bt_gemm_params){.trans_b = 1, .stable_rows = 1, .alpha = alpha, .beta = beta};
+    set_types(c, n + k);
     cf_add(c, BT_GEMM_A, m, k);
     cf_add(c, BT_GEMM_B, n, k);
     cf_add(c, BT_GEMM_C, m, n);
@@ -215,7 +228,37 @@ static void stable_bits(void) {
     cf_threads(0);
 }
 
+/* ---- half operands ------------------------------------------------------------------------------
+ */
+
+/* Sums are kept in fp32: 1003 products of 200 x 200 pass what fp16 can hold. A wide operand is
+ * rounded before it is multiplied: 1 + 2^-12 is 1 in both half types, a number halfway goes to the
+ * even one. */
+static void half_products(void) {
+    enum { K = 1003 };
+    double even = cf_type == BT_F16 ? 1 + 0x1p-11 : 1 + 0x1p-8;
+    const double value[][3] = {{200, 200, K * 40000.0}, {1 + 0x1p-12, 1, K}, {1, even, K}};
+    for (int i = 0; i < 3 && cf_is_half(); i++)
+        for (int64_t m = 1; m < 66; m += 64) {
+            int64_t rows = m, cols = 66 - m;
+            cf_call c;
+            begin(&c, rows, cols, K, 2 + 4, 0);
+            set_types(&c, 7);
+            for (int t = BT_GEMM_A; t <= BT_GEMM_C; t++) {
+                double *x = cf_add(&c, t, t == BT_GEMM_B ? cols : rows, t == BT_GEMM_C ? cols : K);
+                int64_t n = c.t[t].rows * c.t[t].cols;
+                for (int64_t k = 0; k < n && t < BT_GEMM_C; k++) x[k] = value[i][t];
+            }
+            const double *y = cf_run(cf_device(), &c, cf_type, 1, NULL).y[BT_GEMM_C];
+            for (int64_t k = 0; k < rows * cols; k++)
+                ck_assert_msg(y[k] == value[i][2], "gemm of %.9g and %.9g: %.9g, must be %.9g",
+                              value[i][0], value[i][1], y[k], value[i][2]);
+            cf_reset();
+        }
+}
+
 void case_gemm(void) {
+    half_products();
     whole_numbers();
     empty_sides();
     long_sums();

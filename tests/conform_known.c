@@ -31,8 +31,11 @@ static void gemm_by_loop(int how) {
     double alpha = how >> 2 & 1 ? 2 : 1, beta = how >> 3 ? 2 : 0, want[M * N];
     cf_call c;
     cf_begin(&c, BT_OP_GEMM, "plain loop");
-    c.p.gemm = (bt_gemm_params){
-        .trans_a = (uint8_t)ta, .trans_b = (uint8_t)tb, .alpha = alpha, .beta = beta};
+    c.p.gemm = (bt_gemm_params){.trans_a = (uint8_t)ta,
+                                .trans_b = (uint8_t)tb,
+                                .round = cf_is_half() ? cf_type : BT_F32,
+                                .alpha = alpha,
+                                .beta = beta};
     double *a = cf_add(&c, BT_GEMM_A, ta ? K : M, ta ? M : K);
     double *b = cf_add(&c, BT_GEMM_B, tb ? N : K, tb ? K : N);
     double *x = cf_add(&c, BT_GEMM_C, M, N);

@@ -101,9 +101,14 @@ static void loss_call(cf_call *c, int64_t rows, int64_t cols, double smoothing, 
     if (bias) cf_add(c, BT_CROSS_ENTROPY_BIAS, 1, cols);
     double *labels = cf_add(c, BT_CROSS_ENTROPY_LABELS, rows, 1);
     for (int64_t r = 0; r < rows; r++) labels[r] = r % 4 == 2 ? -1 : (double)cf_below(cols);
+    double scale = rows % 2 ? 1 : 1024;
+    if (rows % 2 == 0) {
+        double *s = cf_add(c, BT_CROSS_ENTROPY_SCALARS, 1, BT_SCALAR_COUNT);
+        for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = k == BT_SCALAR_LOSS_SCALE ? scale : NAN;
+    }
     cf_add(c, BT_CROSS_ENTROPY_LOSS, rows, 2);
     c->t[BT_CROSS_ENTROPY_LOGITS].any = !grad;
-    cf_bound(c, BT_CROSS_ENTROPY_LOGITS, (double)cols, 0.25 * (1 + spread));
+    cf_bound(c, BT_CROSS_ENTROPY_LOGITS, (double)cols, scale * 0.25 * (1 + spread));
     cf_bound(c, BT_CROSS_ENTROPY_LOSS, (double)cols, 2 + 2 * spread);
 }
 

@@ -9,6 +9,8 @@
  *   beta 0 and zero rows writes zeros).
  * - Parameter gradients (dbias, dgamma, dbeta, dtable) become beta * old + new; with beta 0 the
  *   old value is not read and may be NaN. beta is 0 or 1.
+ * - Half data (fp16, bf16) is storage: values are widened to fp32 when read, all arithmetic is
+ * fp32, and a result is rounded once, to nearest even, when it is stored.
  * - Sums run in an order fixed by shape and thread count; no float atomics.
  * - rowpos is int32, R x 2: the sentence's place in the update and the row's position in the
  *   sentence; with `drop.p` > 0 it is required. */
@@ -64,14 +66,20 @@ typedef enum bt_act { BT_ACT_NONE, BT_ACT_RELU, BT_ACT_GELU } bt_act; /* gelu: x
 /* gemm: C = alpha op(A) op(B) + beta C, op(X) = X or its transpose. op(A) is m x k, op(B) k x n,
  * C m x n. beta 0: C is not read. alpha 0: A and B are not read. k = 0: C = beta C.
  * Accumulates in fp32 at least (fp64 for fp64).
- * Batched: for i < batch0, j < batch1 the matrices at element offsets i*X0 + j*X1 from the views;
- * batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap.
+ * Types: with `round` BT_F32 the three are of one type, fp32 or fp64. With a half type A, B and C
+ * are each of that type or wide (fp32; in the oracle fp64): wide A and B are rounded to `round`, to
+ * nearest even, before they are multiplied; products are summed wide; C is rounded once, at the
+ * end, where it is half. So a product gives the same on devices that multiply halves and on those
+ * that only store them. tf32: operands are fp32, and the device may multiply with 10 bits of
+ * mantissa (info.tf32). Batched: for i < batch0, j < batch1 the matrices at element offsets i*X0 +
+ * j*X1 from the views; batch counts of 0 mean 1. The C matrices of different (i, j) do not overlap.
  * stable_rows (trans_a 0, trans_b 1, no batch): the bits of each row of C depend on that row of A
  * (and of C, beta not 0) and on B only, never on how many rows there are, on the row's place or on
  * the number of threads. A device whose info.row_tile is not 0 keeps this in calls of exactly so
  * many rows, and gets no others. */
 typedef struct bt_gemm_params {
-    uint8_t trans_a, trans_b, stable_rows;
+    uint8_t trans_a, trans_b, stable_rows, tf32;
+    bt_dtype round;
     double alpha, beta;
     int64_t batch0, batch1;
     int64_t a0, a1, b0, b1, c0, c1;
@@ -158,14 +166,15 @@ typedef struct bt_embed_params {
  *   loss[r][1] = -log p[label]
  * With `grad`, logits become grad_scale * d loss[r][0] / d z = grad_scale * (p - q),
  * q_v = s/V + (1 - s) [v = label]; without, logits are left in any state. A negative label ignores
- * the row: loss 0, gradient 0. */
+ * the row: loss 0, gradient 0. With `scalars` (1 x BT_SCALAR_COUNT) the gradient, not the loss, is
+ * also multiplied by scalars[BT_SCALAR_LOSS_SCALE]. */
 typedef struct bt_cross_entropy_params {
     double smoothing;
     double grad_scale;
     uint8_t grad;
 } bt_cross_entropy_params;
 
-/* axpby: y = a x + b y, R x C; b 0: y is not read. The only op whose two DATA types may differ. */
+/* axpby: y = a x + b y, R x C; b 0: y is not read. x and y are of any two floating types. */
 typedef struct bt_axpby_params {
     double a, b;
 } bt_axpby_params;
@@ -192,24 +201,30 @@ typedef struct bt_sumsq_params {
     int32_t unused;
 } bt_sumsq_params;
 
-/* The scalar block of an update, 1 x BT_SCALAR_COUNT. The host writes the first group, the device
- * the second. */
+/* The scalar block of an update, 1 x BT_SCALAR_COUNT: what the host writes for each update, what
+ * lives on the device from update to update, what update_scalars gives. */
 enum bt_scalar {
     BT_SCALAR_LR,          /* learning rate of this update */
     BT_SCALAR_CLIP,        /* largest global norm; 0: no clipping */
     BT_SCALAR_CORRECTION1, /* 1 - beta1^t, t counting steps that were taken */
     BT_SCALAR_CORRECTION2, /* 1 - beta2^t */
-    BT_SCALAR_LOSS_SCALE,  /* gradients are this many times too large */
+    BT_SCALAR_LOSS_SCALE,  /* gradients of this update are this many times too large */
+    BT_SCALAR_GOOD,        /* updates in a row that did not overflow, since the scale changed */
     BT_SCALAR_NORM,        /* global norm before clipping, loss scale removed */
     BT_SCALAR_FACTOR,      /* what adamw multiplies gradients by: clip and loss scale */
     BT_SCALAR_SKIP,        /* 1: a gradient is not finite, the step is not taken */
     BT_SCALAR_COUNT
 };
+#define BT_SCALAR_HOST_COUNT BT_SCALAR_LOSS_SCALE /* so many are the host's */
 /* update_scalars: from all partial sums norm = sqrt(sum s^2 q) / loss_scale (computed without
  * overflow: 100 values of 1e20 give 1e21 in fp32), factor = min(1, clip / norm) / loss_scale
- * (clip 0: 1 / loss_scale), skip = norm not finite (factor then 0). */
+ * (clip 0: 1 / loss_scale), skip = norm not finite (factor then 0). Then, with growth_interval > 0,
+ * the scale of the next update: after a skip loss_scale /= 2 and good = 0; else good += 1, and
+ * where that reaches growth_interval, loss_scale = min(2 loss_scale, scale_max) and good = 0. With
+ * growth_interval 0 both stay as they are. (Micikevicius et al. 2018.) */
 typedef struct bt_update_scalars_params {
-    int32_t unused;
+    int32_t growth_interval; /* < 2^24 */
+    float scale_max;
 } bt_update_scalars_params;
 
 /* adamw over a flat range (all views 1 x n), one pass; with scalars.skip nothing is touched.

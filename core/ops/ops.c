@@ -1,5 +1,6 @@
 #include "core/ops/ops.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,8 +30,8 @@ static bt_status bad(const bt_call *call, int i, const char *fmt, ...) {
                     type, text);
 }
 
-/* The floating type of a call: of its first DATA operand, or of its first ACC one where there is
- * no DATA operand. */
+/* The floating type of a call: of its first DATA operand, or of its first ANY or ACC one where
+ * there is no DATA operand. */
 static bt_dtype call_dtype(const bt_call *call, const bt_op_info *op) {
     for (int pass = BT_TYPE_DATA; pass <= BT_TYPE_ACC; pass++)
         for (int i = 0; i < op->operands; i++)
@@ -42,8 +43,10 @@ static bt_dtype call_dtype(const bt_call *call, const bt_op_info *op) {
 static bt_status check_type(const bt_call *call, int i, bt_operand_type type, bt_dtype data) {
     bt_dtype got = call->t[i].dtype;
     bt_dtype want = type == BT_TYPE_INT ? BT_I32 : type == BT_TYPE_ACC ? bti_dtype_acc(data) : data;
-    if (call->op == BT_OP_AXPBY && (unsigned)got < BT_DTYPE_COUNT && bti_dtype_is_float(got))
-        return BT_OK;
+    if (type == BT_TYPE_ANY) {
+        if ((unsigned)got < BT_DTYPE_COUNT && bti_dtype_is_float(got)) return BT_OK;
+        return bad(call, i, "type must be a floating one");
+    }
     if (got != want) return bad(call, i, "type must be %s", bti_dtype_name(want));
     return BT_OK;
 }
@@ -105,6 +108,28 @@ static bt_status check_row_drop(const bt_call *call, const bt_drop *drop, int ro
     return needed(call, rowpos, "with dropout");
 }
 
+static int is_half(bt_dtype t) { return t == BT_F16 || t == BT_BF16; }
+
+/* Which types a product takes: all alike and wide, or each half or wide. */
+static bt_status check_gemm_types(const bt_call *call) {
+    const bt_gemm_params *g = &call->p.gemm;
+    bt_dtype wide = BT_F32;
+    if (g->round != BT_F32 && !is_half(g->round))
+        return bad(call, -1, "operands are rounded to fp16 or bf16, not to type %d", (int)g->round);
+    for (int i = BT_GEMM_A; i <= BT_GEMM_C; i++)
+        if (call->t[i].dtype == BT_F64) wide = BT_F64;
+    for (int i = BT_GEMM_A; i <= BT_GEMM_C; i++) {
+        bt_dtype t = call->t[i].dtype;
+        if (t == wide || (is_half(t) && t == g->round)) continue;
+        return bad(call, i, "type must be %s%s%s", bti_dtype_name(wide),
+                   is_half(g->round) ? " or " : "",
+                   is_half(g->round) ? bti_dtype_name(g->round) : "");
+    }
+    if (g->tf32 && (wide != BT_F32 || is_half(g->round)))
+        return bad(call, -1, "tf32 is for products of fp32");
+    return BT_OK;
+}
+
 static bt_status check_gemm(const bt_call *call) {
     const bt_gemm_params *g = &call->p.gemm;
     const bt_view *a = &call->t[BT_GEMM_A], *b = &call->t[BT_GEMM_B], *c = &call->t[BT_GEMM_C];
@@ -112,6 +137,7 @@ static bt_status check_gemm(const bt_call *call) {
     BT_TRY(shape(call, BT_GEMM_A, g->trans_a ? k : c->rows, g->trans_a ? c->rows : k));
     BT_TRY(shape(call, BT_GEMM_B, g->trans_b ? c->cols : k, g->trans_b ? k : c->cols));
     (void)b;
+    BT_TRY(check_gemm_types(call));
     if (g->batch0 < 0 || g->batch1 < 0) return bad(call, -1, "negative batch count");
     if (g->a0 < 0 || g->a1 < 0 || g->b0 < 0 || g->b1 < 0 || g->c0 < 0 || g->c1 < 0)
         return bad(call, -1, "negative batch offset");
@@ -277,6 +303,7 @@ static bt_status check_cross_entropy(const bt_call *call) {
         return bad(call, -1, "smoothing %g is not in [0, 1]", p->smoothing);
     BT_TRY(shape(call, BT_CROSS_ENTROPY_BIAS, 1, z->cols));
     BT_TRY(shape(call, BT_CROSS_ENTROPY_LABELS, z->rows, 1));
+    BT_TRY(shape(call, BT_CROSS_ENTROPY_SCALARS, 1, BT_SCALAR_COUNT));
     return shape(call, BT_CROSS_ENTROPY_LOSS, z->rows, 2);
 }
 
@@ -307,6 +334,11 @@ static bt_status check_sumsq(const bt_call *call) {
 }
 
 static bt_status check_update_scalars(const bt_call *call) {
+    const bt_update_scalars_params *p = &call->p.update_scalars;
+    if (p->growth_interval < 0 || p->growth_interval >= 1 << 24)
+        return bad(call, -1, "a growth interval of %d updates", (int)p->growth_interval);
+    if (p->growth_interval > 0 && !(p->scale_max >= 1 && p->scale_max < INFINITY))
+        return bad(call, -1, "the largest loss scale is %g", (double)p->scale_max);
     BT_TRY(shape(call, BT_UPDATE_SCALARS_PART, call->t[BT_UPDATE_SCALARS_PART].rows, 2));
     return shape(call, BT_UPDATE_SCALARS_SCALARS, 1, BT_SCALAR_COUNT);
 }
@@ -368,8 +400,20 @@ static bt_status check_row_tile(const bt_dev_info *info, const bt_call *call) {
                (unsigned)info->row_tile);
 }
 
+/* The device computes in the type of the call. */
+static bt_status check_device(const bt_dev_info *info, const bt_call *call) {
+    bt_dtype type = call_dtype(call, bti_op_info(call->op));
+    const bt_gemm_params *g = &call->p.gemm;
+    if (call->op == BT_OP_GEMM && is_half(g->round)) type = g->round;
+    if (call->op == BT_OP_GEMM && g->tf32 && !info->tf32)
+        return bad(call, -1, "%s does not multiply in tf32", info->name);
+    if (info->dtypes & BT_BIT(type)) return BT_OK;
+    return bad(call, -1, "%s does not compute in %s", info->name, bti_dtype_name(type));
+}
+
 bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     BT_TRY(bti_op_check(call));
+    BT_TRY(check_device(&dev->info, call));
     BT_TRY(check_row_tile(&dev->info, call));
     atomic_fetch_add_explicit(&counts[call->op], 1, memory_order_relaxed);
     bt_op_fn slot = dev->op[call->op];

@@ -9,7 +9,12 @@
 #include "backends/backend.h"
 
 typedef enum bt_role { BT_ROLE_IN, BT_ROLE_OUT, BT_ROLE_INOUT } bt_role;
-typedef enum bt_operand_type { BT_TYPE_DATA, BT_TYPE_ACC, BT_TYPE_INT } bt_operand_type;
+typedef enum bt_operand_type {
+    BT_TYPE_DATA,
+    BT_TYPE_ANY,
+    BT_TYPE_ACC,
+    BT_TYPE_INT,
+} bt_operand_type;
 
 typedef struct bt_operand_info {
     const char *name;

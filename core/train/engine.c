@@ -88,6 +88,17 @@ static bt_status write_positions(bti_engine *e) {
     return status;
 }
 
+/* The part of the scalar block that lives on the device. */
+static bt_status write_scale(bti_engine *e, double loss_scale, double good) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    double value[] = {loss_scale, good};
+    for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
+    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf,
+                                         v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
+                                         e->host_scalars, 2 * bti_dtype_size(acc)));
+}
+
 static bt_status emit_update(bti_engine *e) {
     bti_update_step step = {.model = e->model,
                             .places = &e->plan->places,
@@ -113,6 +124,7 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     if (status == BT_OK) status = take_host(e);
     if (status == BT_OK) status = take_index(e);
     if (status == BT_OK) status = write_positions(e);
+    if (status == BT_OK) status = write_scale(e, 1, 0);
     if (status == BT_OK) status = emit_update(e);
     if (status != BT_OK) {
         bti_engine_free(e);
@@ -257,15 +269,15 @@ static bt_status take_step(bti_engine *e, double lr) {
     uint64_t bytes = BT_SCALAR_COUNT * bti_dtype_size(acc);
     char *up = e->host_scalars, *down = up + BT_SCALAR_COUNT * sizeof(double);
     double t = (double)(e->steps + 1);
-    double value[BT_SCALAR_COUNT] = {
+    double value[BT_SCALAR_HOST_COUNT] = {
         [BT_SCALAR_LR] = lr,
         [BT_SCALAR_CLIP] = e->settings.clip_norm,
         [BT_SCALAR_CORRECTION1] = -expm1(t * log(e->settings.adamw.beta1)),
-        [BT_SCALAR_CORRECTION2] = -expm1(t * log(e->settings.adamw.beta2)),
-        [BT_SCALAR_LOSS_SCALE] = 1};
-    for (int i = 0; i < BT_SCALAR_COUNT; i++) bti_store(up, acc, i, value[i]);
+        [BT_SCALAR_CORRECTION2] = -expm1(t * log(e->settings.adamw.beta2))};
+    for (int i = 0; i < BT_SCALAR_HOST_COUNT; i++) bti_store(up, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
-    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up, bytes));
+    BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up,
+                               BT_SCALAR_HOST_COUNT * bti_dtype_size(acc)));
     BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, &e->settings.hooks));
     BT_TRY(e->dev->ops->download(e->dev, NULL, down, v.buf, v.off, bytes));
     return e->dev->ops->sync(e->dev, NULL);
