@@ -71,7 +71,7 @@ INLINE void sum_tile(f4 &sum, const place &at, f4 (*tmp)[TILE_X]) {
     __syncthreads();
 }
 
-/* dx = drop(dy) act'(x + bias), rounded, and its column sums by chunks of rows. Reads one or two
+/* dx = drop(dy) act'(x + bias), and its column sums by chunks of rows. Reads one or two
  * elements, writes one for each. A block takes a chunk of TILE_X quads of columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS)
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
     for (int64_t r = chunk * a.chunk_rows + at.y; r < end && n > 0; r += TILE_Y) {
         const f4 d = act_gradient<T>(a, r, at.quad, n, wide);
         if (a.dx.p) store4(row_of<T>(a.dx, r) + c, d, n, wide);
-        add4(sum, rounded4<T>(d));
+        add4(sum, d);
     }
     if (a.part.p == NULL) return;
     sum_tile(sum, at, tmp);
