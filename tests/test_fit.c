@@ -3,8 +3,10 @@
 #include "tests/fit_parts.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "backends/registry.h"
+#include "core/model/levels.h"
 #include "core/ops/ops.h"
 #include "core/train/advice.h"
 #include "core/train/plan_report.h"
@@ -419,6 +421,25 @@ START_TEST(sweep) {
 }
 END_TEST
 
+/* Each level that memory.recompute names is what every layer has, and keeps less than the one
+ * before it does. */
+START_TEST(levels_by_name) {
+    double before = INFINITY;
+    for (int level = BTI_LEVEL_NONE; level < BTI_LEVEL_SEGMENTS; level++) {
+        const char *set = kit_str("memory.recompute=%s", bti_level_name[level]);
+        json_t *plan = fit_json(&(fit_ask){fit_no_text(), "k80", NULL, 100, 100, {set, NULL}});
+        json_t *list = json_object_get(plan, "recompute");
+        ck_assert_uint_eq(json_array_size(list), 4);
+        for (size_t i = 0; i < 4; i++)
+            ck_assert_str_eq(json_string_value(json_array_get(list, i)), bti_level_name[level]);
+        double bytes = number_at(json_object_get(plan, "bytes"), "activations");
+        ck_assert_msg(bytes < before, "%s: %.0f bytes, %.0f before", set, bytes, before);
+        before = bytes;
+        json_decref(plan);
+    }
+}
+END_TEST
+
 static void add(TCase *tc) {
     tcase_add_test(tc, every_row_plans);
     tcase_add_test(tc, table_and_memory);
@@ -429,6 +450,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, assumed_validation);
     tcase_add_test(tc, advice_is_true);
     tcase_add_test(tc, advice_on_outliers);
+    tcase_add_test(tc, levels_by_name);
     tcase_add_test(tc, largest_batch);
     tcase_add_test(tc, sweep);
     add_fit_cases(tc);

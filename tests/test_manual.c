@@ -110,29 +110,37 @@ static void check_choices(complaints *c, const bti_key *key, const row *r) {
     }
 }
 
-static void check_key(complaints *c, const bti_key *key, const rows *table) {
+static void check_key(complaints *c, const bti_key *key, const char *path, const rows *table) {
     int found = 0;
     for (int i = 0; i < table->count; i++) {
         const row *r = &table->at[i];
         const char *name = code_of(r->cell[0]), *want = default_text(key, name);
-        if (!row_is_of(name, key->path)) continue;
+        if (!row_is_of(name, path)) continue;
         found++;
         if (strcmp(r->cell[1], want) != 0)
-            complain(c, "%s: default \"%s\", should be \"%s\"\n", key->path, r->cell[1], want);
-        if (r->cell[2][0] == 0) complain(c, "%s: no meaning\n", key->path);
+            complain(c, "%s: default \"%s\", should be \"%s\"\n", path, r->cell[1], want);
+        if (r->cell[2][0] == 0) complain(c, "%s: no meaning\n", path);
         if (!is_group_row(name)) check_choices(c, key, r);
     }
-    if (found != 1) complain(c, "key %s has %d rows\n", key->path, found);
+    if (found != 1) complain(c, "key %s has %d rows\n", path, found);
+}
+
+/* A key of the entries of data.features, as the manual writes it. */
+static const char *item_key(int k) {
+    return kit_str("data.features.N.%s", bti_feature_keys[k].path);
 }
 
 static complaints check_keys(const char *text) {
     complaints c = {.used = 0};
     rows table = read_rows(text, "| key | default | meaning |");
-    for (int i = 0; i < BTI_KEYS; i++) check_key(&c, &bti_keys[i], &table);
+    for (int i = 0; i < BTI_KEYS; i++) check_key(&c, &bti_keys[i], bti_keys[i].path, &table);
+    for (int k = 0; k < BTI_FEATURE_KEYS; k++)
+        check_key(&c, &bti_feature_keys[k], item_key(k), &table);
     for (int i = 0; i < table.count; i++) {
         const char *name = code_of(table.at[i].cell[0]);
         int known = 0;
         for (int k = 0; k < BTI_KEYS; k++) known |= row_is_of(name, bti_keys[k].path);
+        for (int k = 0; k < BTI_FEATURE_KEYS; k++) known |= strcmp(name, item_key(k)) == 0;
         if (!known) complain(&c, "row %s: there is no such key\n", name);
     }
     free(table.at);
@@ -310,6 +318,8 @@ START_TEST(faults_are_found) {
         {"| `model.ff` |", "| `model.gg` |", "key model.ff has 0 rows", 1},
         {"| `model.ff` |", "| `model.gg` |", "row model.gg: there is no such key", 1},
         {"| `model.ff` | 2048 |", "| `model.ff` | 1024 |", "should be \"2048\"", 1},
+        {"| `data.features.N.name` |", "| `data.features.N.nome` |",
+         "key data.features.N.name has 0 rows", 1},
         {"| `data.cache` | |", "| `data.cache` | x |", "data.cache: default \"x\"", 1},
         {"`cosine`", "cosine", "does not name `cosine`", 1},
         {"| `tokenizer.target.*` |", "| `tokenizer.target.kind` |",

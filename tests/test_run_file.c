@@ -97,8 +97,11 @@ static const char *other_value(const bti_key *key) {
         return "12345678901";
     case BTI_KEY_CHOICE:
         return strchr(key->allowed, '|') ? strrchr(key->allowed, '|') + 1 : NULL;
-    case BTI_KEY_EMPTY:
-        return NULL;
+    case BTI_KEY_NAME:
+        return "word";
+    case BTI_KEY_ITEMS:
+        return "[{name: image, train: /a.npy, valid: [/b.npy, /c.npz], width: 7}, "
+               "{name: t5, train: [/d.safetensors], valid: /e.txt, max_rows: 512}]";
     }
     return NULL;
 }
@@ -126,6 +129,8 @@ static char *print_with(const char *path, const char *value, int in_file) {
                           "model.tie_embeddings=none",
                           "data.valid.source=v.de",
                           "data.valid.target=v.en",
+                          "data.labels.train=l",
+                          "data.labels.valid=l.npy",
                           NULL};
     size_t count = 0;
     for (; sets[count] != NULL; count++)
@@ -269,8 +274,7 @@ static const fault faults[] = {
     {"tokenizer: {kind: bpe}\n", "\"bpe\" is not one of sentencepiece, xlmr, words, spacy"},
     {"training: {precision: fp16}\n", "\"fp16\" is not fp32"},
     {"memory: {optimizer_state: host}\n", "\"host\" is not device"},
-    {"data: {features: [a.npy]}\n",
-     "data.features: \"[...]\" is not an empty list in this version"},
+    {"data: {features: [a.npy]}\n", "run.yaml:1: data.features must be a list of groups"},
     {"data: {train: {source: [a, {b: c}]}}\n",
      "data.train.source must be a path or a list of paths"},
     {"data: {train: {source: [a, \"\"]}}\n", "data.train.source: \"\" is not a path"},
@@ -315,8 +319,8 @@ START_TEST(wrong_sets) {
     set_refused("data.train.source=[a", "not YAML");
     set_refused("data.train.source=[a, b]",
                 "data.train.source has 2 files and data.train.target has 1");
-    set_refused("data.valid.source=v", "data.valid.source has 1 files and data.valid.target has 0");
-    set_refused("data.valid.target=v", "data.valid.source has 0 files and data.valid.target has 1");
+    set_refused("data.valid.source=v", "data.train.target is given, data.valid.target is not");
+    set_refused("data.valid.target=v", "data.train.source is given, data.valid.source is not");
     set_refused("model.heads=", "\"\" is not a whole number");
 }
 END_TEST

@@ -236,3 +236,8 @@ bt_status bti_file_map(const char *path, const void **data, size_t *bytes) {
 void bti_file_unmap(const void *data, size_t bytes) {
     if (data != NULL) munmap((void *)(uintptr_t)data, bytes);
 }
+
+void bti_file_forget(const void *data, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data / page * page;
+    if (bytes > 0) madvise((void *)from, (uintptr_t)data + bytes - from, MADV_DONTNEED);
+}

@@ -32,5 +32,7 @@ void bti_aside_abandon(bti_aside *a);
 /* Maps a file for reading; *data is NULL when it is empty. BT_EINPUT when it cannot be opened. */
 bt_status bti_file_map(const char *path, const void **data, size_t *bytes);
 void bti_file_unmap(const void *data, size_t bytes);
+/* These bytes of a mapping need not stay resident: they come back from the file when looked at. */
+void bti_file_forget(const void *data, size_t bytes);
 
 #endif

@@ -212,6 +212,7 @@ struct bti_st_file {
     json_t *root;         /* owns names and metadata */
     entry *entries;
     size_t count;
+    const char *left_out; /* the name of a tensor without a type here */
 };
 
 /* Reads the shape into e; the number of elements through *n. */
@@ -318,6 +319,7 @@ static bt_status place_data(const char *path, bti_st_file *f, int in_place) {
         if (e.t.dtype == BT_DTYPE_COUNT) {
             bti_log(BT_LOG_INFO, "%s: %s left out: type %s with %d dimensions is not read here",
                     path, e.t.name, e.type, e.t.dims);
+            f->left_out = e.t.name;
             continue;
         }
         e.data = f->map + 8 + f->header + e.begin;
@@ -422,6 +424,12 @@ const bti_st_tensor *bti_st_find(const bti_st_file *f, const char *name, const v
         if (strcmp(f->entries[i].t.name, name) == 0) return bti_st_at(f, i, data);
     return NULL;
 }
+
+uint64_t bti_st_place(const bti_st_file *f, size_t i) {
+    return 8 + f->header + f->entries[i].begin;
+}
+
+const char *bti_st_left_out(const bti_st_file *f) { return f->left_out; }
 
 const char *bti_st_metadata(const bti_st_file *f, const char *key) {
     return json_string_value(json_object_get(json_object_get(f->root, "__metadata__"), key));

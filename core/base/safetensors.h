@@ -51,6 +51,10 @@ size_t bti_st_count(const bti_st_file *f);
  * it points into the mapping, or into a copy where a foreign file has it askew. */
 const bti_st_tensor *bti_st_at(const bti_st_file *f, size_t i, const void **data);
 const bti_st_tensor *bti_st_find(const bti_st_file *f, const char *name, const void **data);
+/* Where the data of tensor i begin in the file, in bytes. */
+uint64_t bti_st_place(const bti_st_file *f, size_t i);
+/* The name of a tensor that was left out; NULL: none was. */
+const char *bti_st_left_out(const bti_st_file *f);
 /* Metadata value, NULL when absent. */
 const char *bti_st_metadata(const bti_st_file *f, const char *key);
 

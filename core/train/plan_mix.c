@@ -235,8 +235,10 @@ int bti_fixed_levels(const bti_search *s, bti_choice *out) {
         out->segment = o->force_segment;
         return 1;
     }
-    if (o->recompute == BTI_RECOMPUTE_LAYERS) out->layers = s->m->layers;
-    return o->recompute != BTI_RECOMPUTE_AUTO;
+    if (o->recompute == BTI_RECOMPUTE_AUTO) return 0;
+    out->level = (bti_level)(o->recompute - BTI_RECOMPUTE_NONE);
+    if (out->level != BTI_LEVEL_NONE) out->layers = s->m->layers;
+    return 1;
 }
 
 bt_status bti_set_fill(bti_mixer *k, bti_set *t) {

@@ -5,6 +5,7 @@
 #include "core/train/run_file.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -26,12 +27,27 @@ typedef struct slot {
     int is_list;
 } slot;
 
+/* An entry of data.features. */
+typedef struct item {
+    origin from;
+    slot slots[BTI_FEATURE_KEYS];
+} item;
+
 typedef struct reader {
     const char *name; /* of the file */
     char *dir;        /* absolute, for relative paths */
     slot slots[BTI_KEYS];
+    item *items;
+    size_t item_count;
     bti_run_config *cfg;
 } reader;
+
+/* What a value is for: its key, the slot it is kept in, and the key's full name. */
+typedef struct value_place {
+    const bti_key *key;
+    slot *slot;
+    const char *path;
+} value_place;
 
 /* The failure of a value: BT_EINPUT "FILE:LINE: text" or BT_EUSAGE "--set KEY=VALUE: text". */
 static bt_status fail_at(origin at, const char *fmt, ...) BTI_PRINTF(2, 3);
@@ -85,30 +101,103 @@ static const char *scalar_text(const yaml_node_t *node) {
     return text;
 }
 
-static bt_status gather_value(reader *r, yaml_document_t *doc, const bti_key *key,
+static void items_clear(reader *r) {
+    for (size_t i = 0; i < r->item_count; i++)
+        for (int k = 0; k < BTI_FEATURE_KEYS; k++) slot_clear(&r->items[i].slots[k]);
+    bti_free(r->items);
+    r->items = NULL;
+    r->item_count = 0;
+}
+
+static bt_status gather_items(reader *r, yaml_document_t *doc, const yaml_node_t *node, origin at);
+
+static bt_status gather_value(reader *r, yaml_document_t *doc, value_place t,
                               const yaml_node_t *node, origin at) {
     char what[512];
-    slot *s = &r->slots[key - bti_keys];
     const char *text = scalar_text(node);
-    bti_key_describe(key, what, sizeof what);
-    slot_clear(s);
-    s->from = at;
-    if (text != NULL) return slot_push(s, text);
+    bti_key_describe(t.key, what, sizeof what);
+    slot_clear(t.slot);
+    t.slot->from = at;
+    if (t.key->type == BTI_KEY_ITEMS) items_clear(r);
+    if (text != NULL) return slot_push(t.slot, text);
     if (node->type == YAML_SCALAR_NODE)
-        return fail_at(at, "%s has no value; it must be %s", key->path, what);
+        return fail_at(at, "%s has no value; it must be %s", t.path, what);
     if (node->type == YAML_MAPPING_NODE)
-        return fail_at(at, "%s must be %s, not a group of keys", key->path, what);
-    s->is_list = 1;
+        return fail_at(at, "%s must be %s, not a group of keys", t.path, what);
+    t.slot->is_list = 1;
+    if (t.key->type == BTI_KEY_ITEMS) return gather_items(r, doc, node, at);
     for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top;
          i++) {
         text = scalar_text(yaml_document_get_node(doc, *i));
-        if (text == NULL) return fail_at(at, "%s must be %s", key->path, what);
-        BT_TRY(slot_push(s, text));
+        if (text == NULL) return fail_at(at, "%s must be %s", t.path, what);
+        BT_TRY(slot_push(t.slot, text));
     }
     return BT_OK;
 }
 
 enum { KEY_BYTES = 256 };
+
+static value_place place_of(reader *r, int key) {
+    return (value_place){&bti_keys[key], &r->slots[key], bti_keys[key].path};
+}
+
+static const bti_key *features_key(void) { return &bti_keys[bti_key_find("data.features")]; }
+
+/* The place of key `word` in an entry, whose full name is written to `path`. */
+static bt_status find_item_key(reader *r, size_t entry, const char *word, origin at,
+                               char path[KEY_BYTES], value_place *out) {
+    snprintf(path, KEY_BYTES, "%s.%zu.%.100s", features_key()->path, entry, word);
+    for (int k = 0; k < BTI_FEATURE_KEYS; k++) {
+        *out = (value_place){&bti_feature_keys[k], &r->items[entry].slots[k], path};
+        if (strcmp(word, bti_feature_keys[k].path) == 0) return BT_OK;
+    }
+    char list[KEY_BYTES] = "";
+    for (int k = 0; k < BTI_FEATURE_KEYS; k++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "",
+                 bti_feature_keys[k].path);
+    }
+    return fail_at(at, "there is no key \"%s\"; allowed here: %s", path, list);
+}
+
+static bt_status gather_item(reader *r, yaml_document_t *doc, size_t entry,
+                             const yaml_node_t *node) {
+    for (const yaml_node_pair_t *p = node->data.mapping.pairs.start;
+         p < node->data.mapping.pairs.top; p++) {
+        char path[KEY_BYTES];
+        value_place t;
+        const yaml_node_t *name = yaml_document_get_node(doc, p->key);
+        const char *word = scalar_text(name);
+        origin at = r->items[entry].from;
+        if (at.line != OVERRIDE) at = node_origin(r, name);
+        if (word == NULL) return fail_at(at, "a key must be a word");
+        BT_TRY(find_item_key(r, entry, word, at, path, &t));
+        if (t.slot->from.name != NULL)
+            return fail_at(at, "%s is given twice, first in line %lld", path,
+                           (long long)t.slot->from.line);
+        BT_TRY(gather_value(r, doc, t, yaml_document_get_node(doc, p->value), at));
+    }
+    return BT_OK;
+}
+
+/* The entries of data.features. */
+static bt_status gather_items(reader *r, yaml_document_t *doc, const yaml_node_t *node, origin at) {
+    const yaml_node_item_t *start = node->data.sequence.items.start;
+    size_t count = (size_t)(node->data.sequence.items.top - start);
+    char what[512];
+    bti_key_describe(features_key(), what, sizeof what);
+    r->items = bti_alloc(count, sizeof *r->items);
+    if (r->items == NULL) return BT_ENOMEM;
+    r->item_count = count;
+    for (size_t i = 0; i < count; i++) {
+        const yaml_node_t *entry = yaml_document_get_node(doc, start[i]);
+        r->items[i].from = at.line == OVERRIDE ? at : node_origin(r, entry);
+        if (entry->type != YAML_MAPPING_NODE)
+            return fail_at(r->items[i].from, "%s must be %s", features_key()->path, what);
+        BT_TRY(gather_item(r, doc, i, entry));
+    }
+    return BT_OK;
+}
 
 static bt_status gather_group(reader *r, yaml_document_t *doc, const char *group,
                               const yaml_node_t *node);
@@ -124,7 +213,7 @@ static bt_status gather_pair(reader *r, yaml_document_t *doc, const char *group,
                        word);
     snprintf(path, sizeof path, "%s%s%.100s", group, group[0] ? "." : "", word);
     int key = bti_key_find(path);
-    if (key >= 0) return gather_value(r, doc, &bti_keys[key], value, at);
+    if (key >= 0) return gather_value(r, doc, place_of(r, key), value, at);
     if (!bti_key_is_group(path)) return fail_unknown(at, path);
     if (value->type == YAML_SCALAR_NODE && value->data.scalar.length == 0) return BT_OK;
     if (value->type == YAML_MAPPING_NODE) return gather_group(r, doc, path, value);
@@ -163,8 +252,8 @@ static bt_status fail_yaml(origin at, const yaml_parser_t *p) {
     return fail_at(at, "not YAML: %s", p->problem ? p->problem : "cannot be read");
 }
 
-/* Hands the root of the one document in `text` to gather_group (key NULL) or gather_value. */
-static bt_status gather_text(reader *r, origin at, const char *text, const bti_key *key) {
+/* Hands the root of the one document in `text` to gather_group (to NULL) or gather_value. */
+static bt_status gather_text(reader *r, origin at, const char *text, const value_place *to) {
     yaml_parser_t parser;
     yaml_document_t doc, rest;
     bt_status status = BT_OK;
@@ -178,8 +267,8 @@ static bt_status gather_text(reader *r, origin at, const char *text, const bti_k
     const yaml_node_t *root = yaml_document_get_root_node(&doc);
     if (root == NULL)
         ; /* an empty file: what is missing is told later */
-    else if (key != NULL)
-        status = gather_value(r, &doc, key, root, at);
+    else if (to != NULL)
+        status = gather_value(r, &doc, *to, root, at);
     else if (root->type != YAML_MAPPING_NODE)
         status =
             fail_at(node_origin(r, root), "a run file is a group of keys, such as \"output:\"");
@@ -199,24 +288,52 @@ done:
     return status;
 }
 
+/* data.features.0.train: an entry that is there, from 0. */
+static bt_status find_in_item(reader *r, const char *path, origin at, char full[KEY_BYTES],
+                              value_place *out) {
+    char *end;
+    const char *index = path + strlen(features_key()->path) + 1;
+    size_t digits = strspn(index, "0123456789");
+    unsigned long entry = strtoul(index, &end, 10);
+    if (digits == 0 || digits > 9 || *end != '.')
+        return fail_at(at, "an entry's key is written %s.0.train", features_key()->path);
+    if (entry >= r->item_count)
+        return fail_at(at, "%s has %zu entries, counted from 0; all at once: --set '%s=[{...}]'",
+                       features_key()->path, r->item_count, features_key()->path);
+    return find_item_key(r, entry, end + 1, at, full, out);
+}
+
+static bt_status find_place(reader *r, const char *path, origin at, char full[KEY_BYTES],
+                            value_place *out) {
+    int index = bti_key_find(path);
+    size_t n = strlen(features_key()->path);
+    if (index >= 0) {
+        *out = place_of(r, index);
+        return BT_OK;
+    }
+    if (strncmp(path, features_key()->path, n) == 0 && path[n] == '.')
+        return find_in_item(r, path, at, full, out);
+    if (bti_key_is_group(path)) return fail_at(at, "%s is a group; set one of its keys", path);
+    return fail_unknown(at, path);
+}
+
 static bt_status gather_set(reader *r, const char *set) {
-    char path[KEY_BYTES];
+    char path[KEY_BYTES], full[KEY_BYTES];
+    value_place to;
     origin at = {set, OVERRIDE};
     const char *equals = strchr(set, '=');
     if (equals == NULL || equals == set || equals - set >= KEY_BYTES)
         return fail_at(at, "an override is written key=value");
     snprintf(path, sizeof path, "%.*s", (int)(equals - set), set);
-    int index = bti_key_find(path);
-    if (index < 0 && bti_key_is_group(path))
-        return fail_at(at, "%s is a group; set one of its keys", path);
-    if (index < 0) return fail_unknown(at, path);
-    const bti_key *key = &bti_keys[index];
-    if ((key->type == BTI_KEY_PATHS || key->type == BTI_KEY_NAMES || key->type == BTI_KEY_EMPTY) &&
+    BT_TRY(find_place(r, path, at, full, &to));
+    bti_key_type type = to.key->type;
+    if ((type == BTI_KEY_PATHS || type == BTI_KEY_NAMES || type == BTI_KEY_ITEMS) &&
         equals[1] == '[')
-        return gather_text(r, at, equals + 1, key);
-    slot_clear(&r->slots[index]);
-    r->slots[index].from = at;
-    return slot_push(&r->slots[index], equals + 1);
+        return gather_text(r, at, equals + 1, &to);
+    if (type == BTI_KEY_ITEMS) items_clear(r);
+    slot_clear(to.slot);
+    to.slot->from = at;
+    return slot_push(to.slot, equals + 1);
 }
 
 /* ---- reading into the fields -------------------------------------------------------------------
@@ -234,14 +351,37 @@ static const slot *find_slot(const reader *r, const bti_key *key, const char **f
     }
 }
 
+/* Sets the field that `base` has for a key to what is in the slot; NULL: to the fallback. */
+static bt_status set_field(const reader *r, void *base, const bti_key *key, const slot *s,
+                           const char *fallback, const char *path) {
+    if (s == NULL) return fallback ? bti_key_set(base, key, fallback, r->dir) : BT_OK;
+    bt_status status = s->is_list ? bti_key_set_list(base, key, s->text, s->count, r->dir)
+                                  : bti_key_set(base, key, s->text[0], r->dir);
+    if (status != BT_EINPUT) return status;
+    return fail_at(s->from, "%s: %s", path, bt_last_error());
+}
+
+static bt_status apply_items(reader *r) {
+    bti_feature_inputs *list = &r->cfg->data.features;
+    list->item = bti_alloc(r->item_count, sizeof *list->item);
+    if (list->item == NULL) return BT_ENOMEM;
+    list->count = r->item_count;
+    for (size_t i = 0; i < list->count; i++)
+        for (int k = 0; k < BTI_FEATURE_KEYS; k++) {
+            char path[KEY_BYTES];
+            const bti_key *key = &bti_feature_keys[k];
+            const slot *s = &r->items[i].slots[k];
+            snprintf(path, sizeof path, "%s.%zu.%s", features_key()->path, i, key->path);
+            BT_TRY(set_field(r, &list->item[i], key, s->from.name ? s : NULL, key->fallback, path));
+        }
+    return BT_OK;
+}
+
 static bt_status apply(reader *r, const bti_key *key) {
     const char *fallback;
     const slot *s = find_slot(r, key, &fallback);
-    if (s == NULL) return fallback ? bti_key_set(r->cfg, key, fallback, r->dir) : BT_OK;
-    bt_status status = s->is_list ? bti_key_set_list(r->cfg, key, s->text, s->count, r->dir)
-                                  : bti_key_set(r->cfg, key, s->text[0], r->dir);
-    if (status != BT_EINPUT) return status;
-    return fail_at(s->from, "%s: %s", key->path, bt_last_error());
+    if (key->type == BTI_KEY_ITEMS && s != NULL && s->is_list) return apply_items(r);
+    return set_field(r, r->cfg, key, s, fallback, key->path);
 }
 
 static int given(const reader *r, const char *path) {
@@ -261,16 +401,22 @@ static origin blame(const reader *r, const char *a, const char *b) {
 static bt_status check_missing(const reader *r) {
     const bti_run_config *c = r->cfg;
     char list[256] = "";
+    const int text[] = {c->data.train_source.count > 0, c->data.train_target.count > 0};
+    int need_model[2];
+    for (int side = 0; side < 2; side++) /* what is missing itself will need one */
+        need_model[side] = c->tokenizer[side].model == NULL &&
+                           (text[side] || (side == 0 ? c->data.features.count == 0
+                                                     : c->data.train_labels.count == 0));
     const struct {
         const char *name;
         int missing;
     } need[] = {
         {"output", c->output == NULL},
-        {"data.train.source", c->data.train_source.count == 0},
-        {"data.train.target", c->data.train_target.count == 0},
-        {"tokenizer.model", c->tokenizer[0].model == NULL && c->tokenizer[1].model == NULL},
-        {"tokenizer.source.model", c->tokenizer[0].model == NULL && c->tokenizer[1].model != NULL},
-        {"tokenizer.target.model", c->tokenizer[0].model != NULL && c->tokenizer[1].model == NULL},
+        {"data.train.source", !text[0] && c->data.features.count == 0},
+        {"data.train.target", !text[1] && c->data.train_labels.count == 0},
+        {"tokenizer.model", need_model[0] && need_model[1]},
+        {"tokenizer.source.model", need_model[0] && !need_model[1]},
+        {"tokenizer.target.model", need_model[1] && !need_model[0]},
     };
     for (size_t i = 0; i < sizeof need / sizeof need[0]; i++) {
         size_t used = strlen(list);
@@ -283,7 +429,7 @@ static bt_status check_missing(const reader *r) {
 
 static bt_status check_files(const reader *r, const bti_files *source, const bti_files *target,
                              const char *source_key, const char *target_key) {
-    if (source->count == target->count) return BT_OK;
+    if (source->count == target->count || source->count == 0 || target->count == 0) return BT_OK;
     return fail_at(blame(r, target_key, source_key),
                    "%s has %zu files and %s has %zu; the n-th of one belongs to the n-th of the "
                    "other",
@@ -294,6 +440,7 @@ static bt_status check_files(const reader *r, const bti_files *source, const bti
 static const char *tokenizers_differ(const bti_run_config *c) {
     const bti_tokenizer_config *a = &c->tokenizer[0], *b = &c->tokenizer[1];
     if (a->kind != b->kind) return "kind";
+    if (a->model == NULL || b->model == NULL) return a->model == b->model ? NULL : "model";
     if (strcmp(a->model, b->model) != 0) return "model";
     if (a->size != b->size) return "size";
     if (a->min_count != b->min_count) return "min_count";
@@ -318,10 +465,63 @@ static bt_status settle_vocabulary(reader *r) {
     return BT_OK;
 }
 
+/* What has a training part needs a held-out one, and the other way round, unless nothing has. */
+static bt_status check_parts(const reader *r) {
+    const bti_run_config *c = r->cfg;
+    const struct {
+        const char *key[2]; /* of the training part, of the held-out one */
+        size_t count[2];
+    } part[] = {{{"data.train.source", "data.valid.source"},
+                 {c->data.train_source.count, c->data.valid_source.count}},
+                {{"data.train.target", "data.valid.target"},
+                 {c->data.train_target.count, c->data.valid_target.count}},
+                {{"data.labels.train", "data.labels.valid"},
+                 {c->data.train_labels.count, c->data.valid_labels.count}}};
+    enum { PARTS = sizeof part / sizeof part[0] };
+    const char *any = NULL; /* what makes the run have a held-out part */
+    for (int i = 0; i < PARTS; i++)
+        if (any == NULL && part[i].count[1] > 0) any = part[i].key[1];
+    for (size_t i = 0; i < c->data.features.count; i++)
+        if (any == NULL && c->data.features.item[i].valid.count > 0) any = features_key()->path;
+    if (any == NULL) return BT_OK;
+    for (int i = 0; i < PARTS; i++) {
+        int has = part[i].count[1] > 0;
+        if ((part[i].count[0] > 0) != has)
+            return fail_at(blame(r, part[i].key[has], any),
+                           "%s is given, %s is not: the held-out part needs all that the training "
+                           "part has, and nothing else",
+                           part[i].key[has], part[i].key[!has]);
+    }
+    for (size_t i = 0; i < c->data.features.count; i++)
+        if (c->data.features.item[i].valid.count == 0)
+            return fail_at(r->items[i].from, "%s.%zu: missing: valid, for the held-out part",
+                           features_key()->path, i);
+    return BT_OK;
+}
+
+static bt_status check_features(const reader *r) {
+    const bti_feature_inputs *list = &r->cfg->data.features;
+    for (size_t i = 0; i < list->count; i++) {
+        const bti_feature_input *f = &list->item[i];
+        origin at = r->items[i].from;
+        const char *key = features_key()->path;
+        if (f->name == NULL || f->train.count == 0)
+            return fail_at(at, "%s.%zu: missing: %s%s%s", key, i, f->name ? "" : "name",
+                           f->name || f->train.count ? "" : ", ", f->train.count ? "" : "train");
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(f->name, list->item[k].name) == 0)
+                return fail_at(at, "%s.%zu.name: \"%s\" is the name of %s.%zu", key, i, f->name,
+                               key, k);
+    }
+    return BT_OK;
+}
+
 /* What must fit together, and defaults that depend on other values. */
 static bt_status settle(reader *r) {
     bti_run_config *c = r->cfg;
     BT_TRY(check_missing(r));
+    BT_TRY(check_features(r));
+    BT_TRY(check_parts(r));
     BT_TRY(check_files(r, &c->data.train_source, &c->data.train_target, "data.train.source",
                        "data.train.target"));
     BT_TRY(check_files(r, &c->data.valid_source, &c->data.valid_target, "data.valid.source",
@@ -342,9 +542,9 @@ static bt_status settle(reader *r) {
     c->model.position_rows = c->data.max_length;
     for (int side = 0; side < 2; side++) {
         bti_tokenizer_config *t = &c->tokenizer[side];
-        if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL)
-            t->vocabulary = bti_tokenizer_trained_file(t);
-        if (t->kind == BTI_TOKENIZER_SPACY && t->vocabulary == NULL) return BT_ENOMEM;
+        if (t->kind != BTI_TOKENIZER_SPACY || t->model == NULL || t->vocabulary != NULL) continue;
+        t->vocabulary = bti_tokenizer_trained_file(t);
+        if (t->vocabulary == NULL) return BT_ENOMEM;
     }
     if (c->data.cache == NULL) c->data.cache = bti_path_join(c->output, "cache");
     return c->data.cache != NULL ? BT_OK : BT_ENOMEM;
@@ -390,6 +590,7 @@ bt_status bti_run_config_parse(const char *name, const char *text, const char *c
 done:
     if (r != NULL) {
         for (int i = 0; i < BTI_KEYS; i++) slot_clear(&r->slots[i]);
+        items_clear(r);
         bti_run_config_free(r->cfg);
         bti_free(r->dir);
     }
@@ -526,17 +727,25 @@ void bt_run_free(bt_run *run) { bti_run_config_free(run); }
 
 bt_status bt_run_text(const bt_run *run, char **text) { return bti_run_config_print(run, text); }
 
+static void put_help(writer *w, const char *path, const bti_key *key) {
+    char what[512];
+    bti_key_describe(key, what, sizeof what);
+    const char *fallback = key->fallback ? key->fallback : "-";
+    int follows = fallback[0] == '=';
+    put(w, "%-24s %s%-*s %s (%s)\n", path, follows ? "as " : "", follows ? 21 : 24,
+        fallback + follows, key->help, what);
+}
+
 bt_status bt_run_keys(char **text) {
     writer w = {NULL, 0, 0, BT_OK};
     bti_numbers numbers = bti_numbers_begin();
     for (int i = 0; i < BTI_KEYS; i++) {
-        const bti_key *key = &bti_keys[i];
-        char what[512];
-        bti_key_describe(key, what, sizeof what);
-        const char *fallback = key->fallback ? key->fallback : "-";
-        int follows = fallback[0] == '=';
-        put(&w, "%-24s %s%-*s %s (%s)\n", key->path, follows ? "as " : "", follows ? 21 : 24,
-            fallback + follows, key->help, what);
+        put_help(&w, bti_keys[i].path, &bti_keys[i]);
+        for (int k = 0; k < BTI_FEATURE_KEYS && bti_keys[i].type == BTI_KEY_ITEMS; k++) {
+            char path[KEY_BYTES];
+            snprintf(path, sizeof path, "%s.N.%s", bti_keys[i].path, bti_feature_keys[k].path);
+            put_help(&w, path, &bti_feature_keys[k]);
+        }
     }
     bti_numbers_end(numbers);
     return finish(&w, text);

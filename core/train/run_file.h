@@ -18,10 +18,14 @@ typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_
 typedef enum bti_metric { BTI_METRIC_BLEU, BTI_METRIC_CHRF, BTI_METRIC_LOSS } bti_metric;
 typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
 typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
-/* recompute: auto lets the planner choose; none keeps all; layers keeps each layer's input. */
+/* recompute: auto lets the planner choose; the others are the levels that a layer may have by
+ * itself, RECOMPUTE_NONE + level (core/model/levels.h). */
 typedef enum bti_recompute {
     BTI_RECOMPUTE_AUTO,
     BTI_RECOMPUTE_NONE,
+    BTI_RECOMPUTE_CHEAP,
+    BTI_RECOMPUTE_FF,
+    BTI_RECOMPUTE_BLOCKS,
     BTI_RECOMPUTE_LAYERS
 } bti_recompute;
 
@@ -32,11 +36,25 @@ typedef struct bti_names {
     size_t count;
 } bti_names;
 
+/* A dense input, see core/data/features.h. */
+typedef struct bti_feature_input {
+    char *name;
+    bti_files train, valid;
+    int64_t width, max_rows; /* 0: as the files say, any */
+} bti_feature_input;
+
+typedef struct bti_feature_inputs {
+    bti_feature_input *item;
+    size_t count;
+} bti_feature_inputs;
+
 typedef struct bti_run_config {
     char *path;   /* the run file; relative paths below are made relative to its folder on load */
     char *output; /* folder */
     struct {
-        bti_files train_source, train_target, valid_source, valid_target;
+        bti_files train_source, train_target, valid_source, valid_target; /* a side may lack */
+        bti_feature_inputs features;
+        bti_files train_labels, valid_labels;
         int64_t max_length;
         bti_overlong overlong;
         int allow_unknown;

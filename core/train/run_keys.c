@@ -11,11 +11,19 @@
 #include <strings.h>
 
 #include "core/base/files.h"
+#include "core/base/text.h"
 
 const bti_key bti_keys[BTI_KEYS] = {
 #define X(path, type, field, fallback, allowed, help) \
     {path, BTI_KEY_##type, offsetof(bti_run_config, field), fallback, allowed, help},
 #include "core/train/run_keys.inc"
+#undef X
+};
+
+const bti_key bti_feature_keys[BTI_FEATURE_KEYS] = {
+#define X(path, type, field, fallback, allowed, help) \
+    {path, BTI_KEY_##type, offsetof(bti_feature_input, field), fallback, allowed, help},
+#include "core/train/feature_keys.inc"
 #undef X
 };
 
@@ -26,6 +34,10 @@ BTI_KEY_TYPES(X)
 #define X(path, type, field, fallback, allowed, help) \
     _Static_assert(sizeof(((bti_run_config *)NULL)->field) == sizeof(ctype_##type), path);
 #include "core/train/run_keys.inc"
+#undef X
+#define X(path, type, field, fallback, allowed, help) \
+    _Static_assert(sizeof(((bti_feature_input *)NULL)->field) == sizeof(ctype_##type), path);
+#include "core/train/feature_keys.inc"
 #undef X
 
 static const char *const type_text[] = {
@@ -260,15 +272,20 @@ static bt_status name_of(const bti_key *key, const char *text, char **out) {
     return *out ? BT_OK : BT_ENOMEM;
 }
 
+/* A word that may be part of a parameter's name. */
+static int is_name(const char *text) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    return text[0] != 0 && strspn(text, letters) == strlen(text);
+}
+
 static void free_list(char **list, size_t count) {
     for (size_t i = 0; i < count; i++) bti_free(list[i]);
     bti_free(list);
 }
 
-bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const *text, size_t count,
+bt_status bti_key_set_list(void *base, const bti_key *key, char *const *text, size_t count,
                            const char *dir) {
-    void *field = (char *)cfg + key->offset;
-    if (key->type == BTI_KEY_EMPTY && count == 0) return BT_OK;
+    void *field = (char *)base + key->offset;
     if (key->type != BTI_KEY_PATHS && key->type != BTI_KEY_NAMES) return refuse(key, "[...]");
     char **list = bti_alloc(count, sizeof *list);
     if (list == NULL) return BT_ENOMEM;
@@ -281,7 +298,7 @@ bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const 
         free_list(list, count);
         return status;
     }
-    bti_key_clear(cfg, key);
+    bti_key_clear(base, key);
     if (key->type == BTI_KEY_PATHS)
         *(bti_files *)field = (bti_files){list, count};
     else
@@ -289,8 +306,8 @@ bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const 
     return BT_OK;
 }
 
-bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text, const char *dir) {
-    void *field = (char *)cfg + key->offset;
+bt_status bti_key_set(void *base, const bti_key *key, const char *text, const char *dir) {
+    void *field = (char *)base + key->offset;
     char *path, *one[1] = {(char *)text};
     int64_t whole;
     double real;
@@ -298,13 +315,17 @@ bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text,
     case BTI_KEY_PATH:
         if (text[0] == 0) return refuse(key, text);
         BT_TRY(full_path(text, dir, &path));
-        bti_key_clear(cfg, key);
+        bti_key_clear(base, key);
         *(char **)field = path;
         return BT_OK;
+    case BTI_KEY_NAME:
+        if (!is_name(text)) return refuse(key, text);
+        bti_key_clear(base, key);
+        return (*(char **)field = bti_strdup(text)) != NULL ? BT_OK : BT_ENOMEM;
     case BTI_KEY_PATHS:
-        return bti_key_set_list(cfg, key, one, 1, dir);
+        return bti_key_set_list(base, key, one, 1, dir);
     case BTI_KEY_NAMES:
-        return bti_key_set_list(cfg, key, one, strcmp(text, "[]") != 0, dir);
+        return bti_key_set_list(base, key, one, strcmp(text, "[]") != 0, dir);
     case BTI_KEY_INT:
         if (!read_int(text, &whole) || !in_range(key, (double)whole)) return refuse(key, text);
         *(int64_t *)field = whole;
@@ -321,15 +342,15 @@ bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text,
         return bti_parse_bytes(text, field) == BT_OK ? BT_OK : refuse(key, text);
     case BTI_KEY_CHOICE:
         return read_choice(key->allowed, text, field) ? BT_OK : refuse(key, text);
-    case BTI_KEY_EMPTY:
+    case BTI_KEY_ITEMS: /* its entries have keys of their own */
         return strcmp(text, "[]") == 0 ? BT_OK : refuse(key, text);
     }
     return bti_fail(BT_EINTERNAL, "key %s has no type", key->path);
 }
 
-void bti_key_clear(bti_run_config *cfg, const bti_key *key) {
-    void *field = (char *)cfg + key->offset;
-    if (key->type == BTI_KEY_PATH) {
+void bti_key_clear(void *base, const bti_key *key) {
+    void *field = (char *)base + key->offset;
+    if (key->type == BTI_KEY_PATH || key->type == BTI_KEY_NAME) {
         bti_free(*(char **)field);
         *(char **)field = NULL;
     } else if (key->type == BTI_KEY_PATHS) {
@@ -340,6 +361,13 @@ void bti_key_clear(bti_run_config *cfg, const bti_key *key) {
         bti_names *names = field;
         free_list(names->name, names->count);
         *names = (bti_names){NULL, 0};
+    } else if (key->type == BTI_KEY_ITEMS) {
+        bti_feature_inputs *list = field;
+        for (size_t i = 0; i < list->count; i++)
+            for (int k = 0; k < BTI_FEATURE_KEYS; k++)
+                bti_key_clear(&list->item[i], &bti_feature_keys[k]);
+        bti_free(list->item);
+        *list = (bti_feature_inputs){NULL, 0};
     }
 }
 
@@ -406,14 +434,39 @@ static char *print_choice(const char *names, unsigned v) {
     return bti_format("%.*s", (int)strcspn(names, "|"), names);
 }
 
-int bti_key_is_absent(const bti_run_config *cfg, const bti_key *key) {
-    return key->type == BTI_KEY_PATH && *(char *const *)((const char *)cfg + key->offset) == NULL;
+int bti_key_is_absent(const void *base, const bti_key *key) {
+    const void *field = (const char *)base + key->offset;
+    return (key->type == BTI_KEY_PATH || key->type == BTI_KEY_NAME) &&
+           *(char *const *)field == NULL;
 }
 
-char *bti_key_print(const bti_run_config *cfg, const bti_key *key) {
-    const void *field = (const char *)cfg + key->offset;
+/* [{name: "image", train: "/x.npy", ...}, ...] */
+static char *print_items(const bti_feature_inputs *list) {
+    bti_text out = {0};
+    char *text;
+    bti_text_add(&out, "[");
+    for (size_t i = 0; i < list->count; i++) {
+        const char *between = i ? ", {" : "{";
+        for (int k = 0; k < BTI_FEATURE_KEYS; k++) {
+            const bti_key *key = &bti_feature_keys[k];
+            if (bti_key_is_absent(&list->item[i], key)) continue;
+            char *value = bti_key_print(&list->item[i], key);
+            if (value == NULL) out.status = BT_ENOMEM;
+            bti_text_add(&out, "%s%s: %s", between, key->path, value ? value : "");
+            bti_free(value);
+            between = ", ";
+        }
+        bti_text_add(&out, "}");
+    }
+    bti_text_add(&out, "]");
+    return bti_text_take(&out, &text) == BT_OK ? text : NULL;
+}
+
+char *bti_key_print(const void *base, const bti_key *key) {
+    const void *field = (const char *)base + key->offset;
     switch (key->type) {
     case BTI_KEY_PATH:
+    case BTI_KEY_NAME:
         return quote(*(char *const *)field);
     case BTI_KEY_PATHS:
         if (((const bti_files *)field)->count == 1)
@@ -434,8 +487,8 @@ char *bti_key_print(const bti_run_config *cfg, const bti_key *key) {
         return bti_format("%llu", (unsigned long long)*(const uint64_t *)field);
     case BTI_KEY_CHOICE:
         return print_choice(key->allowed, *(const unsigned *)field);
-    case BTI_KEY_EMPTY:
-        return bti_strdup("[]");
+    case BTI_KEY_ITEMS:
+        return print_items(field);
     }
     return NULL;
 }

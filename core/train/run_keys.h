@@ -18,7 +18,8 @@
     X(BOOL, int, "true or false") \
     X(BYTES, uint64_t, "auto or a size above 0 such as 11GiB, 8000MB or 4294967296") \
     X(CHOICE, unsigned, "") \
-    X(EMPTY, char *, "an empty list in this version")
+    X(NAME, char *, "a name of letters, digits and _") \
+    X(ITEMS, bti_feature_inputs, "a list of groups with the keys name, train ...")
 
 typedef enum bti_key_type {
 #define X(type, ctype, text) BTI_KEY_##type,
@@ -29,7 +30,7 @@ typedef enum bti_key_type {
 typedef struct bti_key {
     const char *path;
     bti_key_type type;
-    size_t offset; /* of its field in bti_run_config */
+    size_t offset; /* of its field in bti_run_config, or in bti_feature_input */
     const char *fallback, *allowed, *help;
 } bti_key;
 
@@ -41,6 +42,16 @@ enum {
 };
 
 extern const bti_key bti_keys[BTI_KEYS];
+
+enum {
+    BTI_FEATURE_KEYS = 0
+#define X(path, type, field, fallback, allowed, help) +1
+#include "core/train/feature_keys.inc"
+#undef X
+};
+
+/* The keys of an entry of data.features. */
+extern const bti_key bti_feature_keys[BTI_FEATURE_KEYS];
 
 /* Index of a key, or -1. */
 int bti_key_find(const char *path);
@@ -62,17 +73,19 @@ void bti_numbers_end(bti_numbers n);
 
 /* What a value must be, for people: "a whole number from 1 to 65536". */
 void bti_key_describe(const bti_key *key, char *out, size_t bytes);
-/* Reads text into the key's field, replacing what is there; paths are taken below `dir`. A value
+/* In these, `base` is the bti_run_config or bti_feature_input that has the key's field.
+ *
+ * Reads text into the key's field, replacing what is there; paths are taken below `dir`. A value
  * that is not allowed is BT_EINPUT, with "VALUE is not DESCRIPTION" as the error. */
-bt_status bti_key_set(bti_run_config *cfg, const bti_key *key, const char *text, const char *dir);
+bt_status bti_key_set(void *base, const bti_key *key, const char *text, const char *dir);
 /* The same for a list. */
-bt_status bti_key_set_list(bti_run_config *cfg, const bti_key *key, char *const *text, size_t count,
+bt_status bti_key_set_list(void *base, const bti_key *key, char *const *text, size_t count,
                            const char *dir);
 /* The field as a YAML value that reads back to the same; new string. */
-char *bti_key_print(const bti_run_config *cfg, const bti_key *key);
+char *bti_key_print(const void *base, const bti_key *key);
 /* A path that is not given and has no default: the effective file leaves its key out. */
-int bti_key_is_absent(const bti_run_config *cfg, const bti_key *key);
+int bti_key_is_absent(const void *base, const bti_key *key);
 /* Frees what the field owns. */
-void bti_key_clear(bti_run_config *cfg, const bti_key *key);
+void bti_key_clear(void *base, const bti_key *key);
 
 #endif

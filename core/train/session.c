@@ -404,6 +404,12 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     s->cfg = cfg;
     s->stop = options->stop;
     for (int side = 0; side < 2; side++) s->lengths[side] = options->lengths[side];
+    if (cfg->data.features.count > 0 || cfg->data.train_labels.count > 0) {
+        bti_session_close(s);
+        return bti_fail(BT_EINPUT,
+                        "%s: this version does not train on data.features or data.labels",
+                        cfg->path);
+    }
     uint64_t unused;
     bti_device_list devices;
     int at = 0;

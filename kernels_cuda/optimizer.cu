@@ -1,0 +1,162 @@
+/* Sums of squares, the scalar block, and AdamW over whole or compact gradients; all fp32. */
+#include "kernels_cuda/common.cuh"
+
+#define THREADS 256
+
+/* ---- sums of squares ---------------------------------------------------------------------------
+ */
+
+/* Squares are added up in three ranges, each scaled so that no sum of BT_SUMSQ_BLOCK of them leaves
+ * fp32 (Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978): large
+ * ones as (x 2^-80)^2, small ones as (x 2^100)^2. */
+#define LARGE 36028797018963968.0f            /* 2^55 */
+#define SMALL 8.8817841970012523e-16f         /* 2^-50 */
+#define DOWN 8.2718061255302767e-25f          /* 2^-80 */
+#define UP 1267650600228229401496703205376.0f /* 2^100 */
+
+/* part[b] = (s, q): the sum of squares of block b is s^2 q; q is NaN where something is not finite.
+ * A block of threads for each; reads each element once. */
+__global__ void __launch_bounds__(THREADS)
+    k_sumsq(const float *x, int64_t n, btcu_mat part, int wide) {
+    __shared__ float tmp[THREADS / 32];
+    const int64_t from = (int64_t)blockIdx.x * BT_SUMSQ_BLOCK;
+    const int64_t count = n - from < BT_SUMSQ_BLOCK ? n - from : BT_SUMSQ_BLOCK;
+    float large = 0.0f, middle = 0.0f, small = 0.0f;
+    for (int64_t i = 4 * threadIdx.x; i < count; i += 4 * THREADS) {
+        const f4 u = load4(x + from + i, count - i, wide);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float size = fabsf(u.v[k]);
+            if (!(size <= LARGE)) /* NaN too */
+                large += (u.v[k] * DOWN) * (u.v[k] * DOWN);
+            else if (size >= SMALL)
+                middle += u.v[k] * u.v[k];
+            else
+                small += (u.v[k] * UP) * (u.v[k] * UP);
+        }
+    }
+    large = block_sum(large, tmp);
+    middle = block_sum(middle, tmp);
+    small = block_sum(small, tmp);
+    if (threadIdx.x != 0) return;
+    float *out = row_of<float>(part, blockIdx.x);
+    if (large != 0.0f) { /* NaN too; infinity squares to infinity */
+        out[0] = 1.0f / DOWN;
+        out[1] = isfinite(large) ? large + middle * DOWN * DOWN : NAN;
+    } else if (middle > 0.0f) {
+        out[0] = 1.0f;
+        out[1] = middle + small / UP / UP;
+    } else {
+        out[0] = 1.0f / UP;
+        out[1] = small;
+    }
+}
+
+extern "C" cudaError_t btcu_sumsq(const float *x, int64_t n, btcu_mat part, cudaStream_t s) {
+    const btcu_mat row = {(void *)x, 0};
+    BTCU_LAUNCH(k_sumsq, ceil_div(n, BT_SUMSQ_BLOCK), THREADS, 0, s, x, n, part,
+                aligned4_row(&row, sizeof(float)));
+}
+
+/* ---- the scalar block --------------------------------------------------------------------------
+ */
+
+/* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
+ * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One block. */
+__global__ void __launch_bounds__(THREADS)
+    k_update_scalars(btcu_mat part, int64_t parts, float *scalars) {
+    __shared__ float tmp[THREADS / 32];
+    float most = 0.0f, sum = 0.0f;
+    for (int64_t i = threadIdx.x; i < parts; i += THREADS)
+        most = fmaxf(most, row_of<float>(part, i)[0]);
+    most = block_max(most, tmp);
+    for (int64_t i = threadIdx.x; i < parts; i += THREADS) {
+        const float *p = row_of<float>(part, i);
+        const float s = most > 0.0f ? p[0] / most : 1.0f;
+        sum += s * p[1] * s; /* s^2 alone may vanish where s^2 q does not */
+    }
+    sum = block_sum(sum, tmp);
+    if (threadIdx.x != 0) return;
+    const float scale = scalars[BT_SCALAR_LOSS_SCALE], clip = scalars[BT_SCALAR_CLIP];
+    const float norm = isnan(sum) ? sum : most * sqrtf(sum) / scale;
+    scalars[BT_SCALAR_NORM] = norm;
+    scalars[BT_SCALAR_FACTOR] =
+        !isfinite(norm) ? 0.0f : (clip > 0.0f && norm > clip ? clip / norm : 1.0f) / scale;
+    scalars[BT_SCALAR_SKIP] = isfinite(norm) ? 0.0f : 1.0f;
+}
+
+extern "C" cudaError_t btcu_update_scalars(btcu_mat part, int64_t parts, float *scalars,
+                                           cudaStream_t s) {
+    BTCU_LAUNCH(k_update_scalars, 1, THREADS, 0, s, part, parts, scalars);
+}
+
+/* ---- AdamW -------------------------------------------------------------------------------------
+ */
+
+/* One step of four elements, of which the first n are there (core/ops/op_args.h). */
+INLINE void step4(const btcu_adamw &a, f4 g, float *w, float *m, float *v, int64_t n, int wide) {
+    const float *s = a.scalars;
+    const float factor = s[BT_SCALAR_FACTOR], lr = s[BT_SCALAR_LR];
+    const float c1 = s[BT_SCALAR_CORRECTION1], c2 = s[BT_SCALAR_CORRECTION2];
+    f4 weight = load4(w, n, wide), m1 = load4(m, n, wide), m2 = load4(v, n, wide);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float grad = g.v[i] * factor;
+        if (!a.decoupled) grad += a.decay * weight.v[i];
+        m1.v[i] = a.beta1 * m1.v[i] + a.rest1 * grad;
+        m2.v[i] = a.beta2 * m2.v[i] + a.rest2 * grad * grad;
+        if (a.decoupled) weight.v[i] *= 1.0f - lr * a.decay;
+        weight.v[i] -= lr * (m1.v[i] / c1) / (sqrtf(m2.v[i] / c2) + a.eps);
+    }
+    store4(w, weight, n, wide);
+    store4(m, m1, n, wide);
+    store4(v, m2, n, wide);
+}
+
+/* A flat range. Reads 16 bytes, writes 12 for each element. */
+__global__ void __launch_bounds__(THREADS) k_adamw(btcu_adamw a, int wide) {
+    const int64_t c = 4 * ((int64_t)blockIdx.x * THREADS + threadIdx.x), n = a.cols - c;
+    if (n <= 0 || a.scalars[BT_SCALAR_SKIP] != 0.0f) return;
+    step4(a, load4((const float *)a.g.p + c, n, wide), (float *)a.w.p + c, (float *)a.m.p + c,
+          (float *)a.v.p + c, n, wide);
+}
+
+extern "C" cudaError_t btcu_adamw_run(const btcu_adamw *a, cudaStream_t s) {
+    BTCU_LAUNCH(k_adamw, ceil_div(a->cols, 4 * THREADS), THREADS, 0, s, *a,
+                aligned4_row(&a->g, sizeof(float)) && aligned4_row(&a->w, sizeof(float)) &&
+                    aligned4_row(&a->m, sizeof(float)) && aligned4_row(&a->v, sizeof(float)));
+}
+
+/* The place of `row` in the ascending index of `kept` entries; -1: it is not there. */
+INLINE int64_t find_row(const btcu_mat &index, int64_t kept, int64_t row) {
+    int64_t low = 0, high = kept;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (*row_of<int32_t>(index, middle) < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < kept && *row_of<int32_t>(index, low) == row ? low : -1;
+}
+
+/* A table whose gradient is compact: row index[k] of w, m and v has row k of g, all others 0. A row
+ * finds its place in the index by halving. Reads 12 bytes, writes 12 for each element of the table,
+ * and reads 4 for each of g. */
+__global__ void __launch_bounds__(TILE_THREADS)
+    k_adamw_rows(btcu_adamw a, uint32_t tiles, int wide) {
+    const place at = tile_place(tiles);
+    const int64_t c = 4 * at.quad, n = a.cols - c;
+    if (at.row >= a.rows || n <= 0 || a.scalars[BT_SCALAR_SKIP] != 0.0f) return;
+    const int64_t k = find_row(a.index, a.kept, at.row);
+    const f4 g = k >= 0 ? load4(row_of<float>(a.g, k) + c, n, wide) : zero4();
+    step4(a, g, row_of<float>(a.w, at.row) + c, row_of<float>(a.m, at.row) + c,
+          row_of<float>(a.v, at.row) + c, n, wide);
+}
+
+extern "C" cudaError_t btcu_adamw_rows(const btcu_adamw *a, cudaStream_t s) {
+    const int64_t tiles = tiles_across(a->cols), blocks = ceil_div(a->rows, TILE_Y) * tiles;
+    BTCU_LAUNCH(k_adamw_rows, blocks, TILE_THREADS, 0, s, *a, (uint32_t)tiles,
+                aligned4(&a->g, sizeof(float)) && aligned4(&a->w, sizeof(float)) &&
+                    aligned4(&a->m, sizeof(float)) && aligned4(&a->v, sizeof(float)));
+}
