@@ -341,11 +341,13 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *z = &call->t[BT_CROSS_ENTROPY_LOGITS];
     const bt_cross_entropy_params *p = &call->p.cross_entropy;
+    const float *scalars = floats(&call->t[BT_CROSS_ENTROPY_SCALARS]);
     const btcu_cross_entropy a = {
         .logits = MAT(BT_CROSS_ENTROPY_LOGITS),
         .bias = MAT(BT_CROSS_ENTROPY_BIAS),
         .labels = MAT(BT_CROSS_ENTROPY_LABELS),
         .loss = MAT(BT_CROSS_ENTROPY_LOSS),
+        .loss_scale = scalars ? scalars + BT_SCALAR_LOSS_SCALE : NULL,
         .rows = z->rows,
         .cols = z->cols,
         .smoothing = (float)p->smoothing,
@@ -387,7 +389,8 @@ static bt_status op_update_scalars(bt_dev *dev, bt_stream *s, const bt_call *cal
     return btcu_check(dev, s,
                       btcu_update_scalars(MAT(BT_UPDATE_SCALARS_PART),
                                           call->t[BT_UPDATE_SCALARS_PART].rows,
-                                          floats(&call->t[BT_UPDATE_SCALARS_SCALARS]), s->stream),
+                                          floats(&call->t[BT_UPDATE_SCALARS_SCALARS]),
+                                          &call->p.update_scalars, s->stream),
                       "update_scalars");
 }
 

@@ -154,7 +154,8 @@ cudaError_t btcu_topk_run(const btcu_topk *a, cudaStream_t s);
  */
 
 cudaError_t btcu_sumsq(const float *x, int64_t n, btcu_mat part, cudaStream_t s);
-cudaError_t btcu_update_scalars(btcu_mat part, int64_t parts, float *scalars, cudaStream_t s);
+cudaError_t btcu_update_scalars(btcu_mat part, int64_t parts, float *scalars,
+                                const bt_update_scalars_params *p, cudaStream_t s);
 
 typedef struct btcu_adamw {
     btcu_mat g, w, m, v; /* a flat range: 1 x cols */

@@ -61,10 +61,22 @@ extern "C" cudaError_t btcu_sumsq(const float *x, int64_t n, btcu_mat part, cuda
 /* ---- the scalar block --------------------------------------------------------------------------
  */
 
+/* The scale of the next update's loss (core/ops/op_args.h). */
+INLINE void next_scale(float *scalars, int finite, int growth_interval, float scale_max) {
+    float *scale = &scalars[BT_SCALAR_LOSS_SCALE], *good = &scalars[BT_SCALAR_GOOD];
+    if (growth_interval == 0) return;
+    *good = finite ? *good + 1.0f : 0.0f;
+    if (!finite) *scale *= 0.5f;
+    if (*good < (float)growth_interval) return;
+    *scale = fminf(2.0f * *scale, scale_max);
+    *good = 0.0f;
+}
+
 /* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
  * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One block. */
 __global__ void __launch_bounds__(THREADS)
-    k_update_scalars(btcu_mat part, int64_t parts, float *scalars) {
+    k_update_scalars(btcu_mat part, int64_t parts, float *scalars, int growth_interval,
+                     float scale_max) {
     __shared__ float tmp[THREADS / 32];
     float most = 0.0f, sum = 0.0f;
     for (int64_t i = threadIdx.x; i < parts; i += THREADS)
@@ -83,11 +95,13 @@ __global__ void __launch_bounds__(THREADS)
     scalars[BT_SCALAR_FACTOR] =
         !isfinite(norm) ? 0.0f : (clip > 0.0f && norm > clip ? clip / norm : 1.0f) / scale;
     scalars[BT_SCALAR_SKIP] = isfinite(norm) ? 0.0f : 1.0f;
+    next_scale(scalars, isfinite(norm), growth_interval, scale_max);
 }
 
 extern "C" cudaError_t btcu_update_scalars(btcu_mat part, int64_t parts, float *scalars,
-                                           cudaStream_t s) {
-    BTCU_LAUNCH(k_update_scalars, 1, THREADS, 0, s, part, parts, scalars);
+                                           const bt_update_scalars_params *p, cudaStream_t s) {
+    BTCU_LAUNCH(k_update_scalars, 1, THREADS, 0, s, part, parts, scalars, p->growth_interval,
+                p->scale_max);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
