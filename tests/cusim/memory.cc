@@ -203,6 +203,16 @@ void check_nothing_is_alive() {
     m.device.clear();
 }
 
+void abandon_memory() {
+    for (memory &d : m.device) {
+        for (const auto &entry : d.live)
+            munmap(entry.second.pages - PAGE, entry.second.length + 2 * PAGE);
+        d.live.clear();
+    }
+    for (const auto &entry : m.pinned) free(const_cast<char *>(entry.first));
+    m.pinned.clear();
+}
+
 } // namespace cusim
 
 /* ---- the API ------------------------------------------------------------------------------------

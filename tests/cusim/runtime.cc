@@ -64,15 +64,22 @@ const card &card_of(int arch) {
 
 } // namespace
 
+/* What is done once. */
+static void begin() {
+    static bool begun;
+    if (begun) return;
+    begun = true;
+    atexit(write_counts);
+    watch_faults();
+}
+
 api_call::api_call() {
     if (config().hang != 0 && counts.calls + 1 >= config().hang)
         for (;;) pause();
     lock.lock();
     depth++;
-    if (counts.calls++ == 0) {
-        atexit(write_counts);
-        watch_faults();
-    }
+    counts.calls++;
+    begin();
     some_progress();
     refused = broken;
     if (config().lost != 0 && counts.calls >= config().lost) {
@@ -154,6 +161,12 @@ extern "C" {
 void cusim_read_counts(cusim_counts *out) {
     std::lock_guard<std::recursive_mutex> held(lock);
     *out = counts;
+}
+
+void cusim_abandon(void) {
+    std::lock_guard<std::recursive_mutex> held(lock);
+    abandon_streams();
+    abandon_memory();
 }
 
 void cusim_restart(void) {

@@ -103,6 +103,7 @@ void give_bytes(int device, size_t bytes);
 /* What lies at this address, for a report; empty when it is nothing of ours. */
 const char *describe_address(const void *p, char *text, size_t size);
 void check_nothing_is_alive();
+void abandon_memory();
 
 /* ---- streams.cc: what is done, and when ---------------------------------------------------------
  */
@@ -113,6 +114,7 @@ void finish(cudaStream_t stream); /* all that it has been given */
 void finish_all();
 void some_progress(); /* a random step of random streams, where asked for */
 void forget_streams();
+void abandon_streams();
 
 /* ---- block.cc, launch.cc: kernels ---------------------------------------------------------------
  */

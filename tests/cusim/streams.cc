@@ -145,6 +145,17 @@ void some_progress() {
         for (uint64_t n = s.random.next() % 4; n > 0 && !stream->queue.empty(); n--) step(stream);
 }
 
+void abandon_streams() {
+    for (cudaStream_t stream : s.standard) stream->queue.clear();
+    for (cudaStream_t stream : s.made) {
+        race_fiber_free(stream->race);
+        delete stream;
+    }
+    for (cudaEvent_t event : s.events) delete event;
+    s.made.clear();
+    s.events.clear();
+}
+
 void forget_streams() {
     if (!s.made.empty()) die("%zu streams are still there", s.made.size());
     if (!s.events.empty()) die("%zu events are still there", s.events.size());

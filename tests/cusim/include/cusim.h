@@ -33,6 +33,10 @@ void cusim_read_counts(cusim_counts *counts);
  * of the simulator may be in use: buffers that are alive stop the process with their sizes. */
 void cusim_restart(void);
 
+/* Drops all buffers, streams and events, as the end of a process would: after a fault, when no call
+ * can free them. */
+void cusim_abandon(void);
+
 #ifdef __cplusplus
 }
 #endif
