@@ -35,15 +35,12 @@ static int is_refusal(cudaError_t code) {
 bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
     if (code == cudaSuccess) return BT_OK;
     (void)cudaGetLastError(); /* a refused call leaves its code there: the next launch is not it */
-    const bt_status status = btcu_fail(dev->host, code, what);
-    if (s != NULL && !is_refusal(code)) {
-        s->failure = status;
-        snprintf(s->text, sizeof s->text,
-                 "cuda: %s failed: %s (%s, %d): the device is lost to this "
-                 "process",
-                 what, cudaGetErrorString(code), cudaGetErrorName(code), (int)code);
-    }
-    return status;
+    if (s == NULL || is_refusal(code)) return btcu_fail(dev->host, code, what);
+    s->failure = status_of(code);
+    snprintf(s->text, sizeof s->text, "cuda:%d: %s: %s (%s, %d): the device is lost to this run",
+             btcu_self(dev)->index, what, cudaGetErrorString(code), cudaGetErrorName(code),
+             (int)code);
+    return btcu_failf(dev->host, s->failure, "%s", s->text);
 }
 
 bt_status btcu_enter(bt_dev *dev, bt_stream **s) {
