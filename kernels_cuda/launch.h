@@ -86,8 +86,6 @@ cudaError_t btcu_scale_run(const btcu_scale *a, cudaStream_t s);
 
 /* out = a + b: shows at the start that kernels run on the device. */
 cudaError_t btcu_add(int *out, int a, int b, cudaStream_t s);
-/* Compute capabilities that the kernels are built for: "370,860,900". */
-const char *btcu_architectures(void);
 
 /* ---- norm.cu -----------------------------------------------------------------------------------
  */
