@@ -1,5 +1,5 @@
 /* Dense inputs from files: every form with its values, and samples of other programs.
- * feature_faults.c: what is refused; feature_labels.c: labels. */
+ * feature_faults.c: what is refused; feature_labels.c: labels; feature_program.c: runs. */
 #include "tests/feature_parts.h"
 
 #include <pthread.h>
@@ -276,6 +276,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, samples);
     add_feature_faults(tc);
     add_labels(tc);
+    add_feature_program(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("features", add, argc, argv); }

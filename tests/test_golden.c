@@ -1,5 +1,6 @@
 /* Whole models against PyTorch's values in double: losses, decoder output, every gradient, and the
- * parameters after three clipped AdamW updates. Made by tests/golden/make_golden.py. */
+ * parameters after three clipped AdamW updates. Made by tests/golden/make_golden.py, and for models
+ * with dense features by make_fused.py. */
 #include <dirent.h>
 #include <jansson.h>
 
@@ -15,6 +16,12 @@ typedef struct golden {
     bti_sentence *sentence;
     int64_t sentences;
     mk_setup setup;
+    /* Dense features: all their rows, and in which of them each example's begin. */
+    float *feature[BTI_MAX_FEATURES];
+    int64_t *begin[BTI_MAX_FEATURES];
+    int32_t *rows; /* examples x BTI_MAX_FEATURES */
+    float *values; /* examples x outputs */
+    bti_dense dense;
 } golden;
 
 /* How a model is computed, and bounds relative to each tensor's norm (gradient: and of the norm of
@@ -47,6 +54,98 @@ static int64_t read_side(json_t *list, golden *g, int side) {
     }
     return (int64_t)json_array_size(list);
 }
+
+/* ---- dense features and heads ------------------------------------------------------------------
+ */
+
+/* The place of a setting's word among those of an enum. */
+static int choice(const golden *g, const char *key, const char *const *words) {
+    const char *word = json_string_value(json_object_get(g->root, key));
+    int i = 0;
+    if (word == NULL) return 0;
+    while (strcmp(words[i], word) != 0) i++;
+    return i;
+}
+
+static void read_targets(golden *g, json_t *list) {
+    int64_t outputs = g->setup.model.outputs;
+    g->values = calloc((size_t)(g->sentences * outputs), sizeof *g->values);
+    for (int64_t i = 0; i < g->sentences; i++) {
+        for (int64_t j = 0; j < outputs; j++)
+            g->values[i * outputs + j] = (float)json_number_value(
+                json_array_get(json_array_get(list, (size_t)i), (size_t)j));
+        g->sentence[i].values = g->values + i * outputs;
+        g->sentence[i].count[1] = 1;
+    }
+}
+
+static void read_features(golden *g, json_t *list) {
+    bti_model_config *m = &g->setup.model;
+    g->rows = calloc((size_t)g->sentences * BTI_MAX_FEATURES, sizeof *g->rows);
+    for (size_t f = 0; f < json_array_size(list); f++) {
+        json_t *one = json_array_get(list, f), *rows = json_object_get(one, "rows");
+        bti_feature_config *c = &m->feature[m->features++];
+        *c = (bti_feature_config){.name = json_string_value(json_object_get(one, "name")),
+                                  .width = json_integer_value(json_object_get(one, "width")),
+                                  .norm = json_is_true(json_object_get(one, "norm"))};
+        const void *data;
+        const bti_st_tensor *t = bti_st_find(g->file, kit_str("feature.%s", c->name), &data);
+        int64_t all = 0;
+        ck_assert(t != NULL && t->dtype == BT_F32);
+        g->begin[f] = calloc((size_t)g->sentences, sizeof **g->begin);
+        for (int64_t i = 0; i < g->sentences; i++) {
+            int64_t n = json_integer_value(json_array_get(rows, (size_t)i));
+            g->begin[f][i] = all;
+            g->rows[i * BTI_MAX_FEATURES + (int64_t)f] = (int32_t)n;
+            all += n;
+            if (n > c->rows) c->rows = n;
+        }
+        ck_assert_int_eq(t->shape[0], all);
+        g->feature[f] = malloc((size_t)(all * c->width) * sizeof(float));
+        memcpy(g->feature[f], data, (size_t)(all * c->width) * sizeof(float));
+    }
+}
+
+static bt_status read_feature(void *user, int32_t feature, int64_t example, float *out) {
+    const golden *g = user;
+    int64_t width = g->setup.model.feature[feature].width;
+    memcpy(out, g->feature[feature] + g->begin[feature][example] * width,
+           (size_t)(g->rows[example * BTI_MAX_FEATURES + feature] * width) * sizeof *out);
+    return BT_OK;
+}
+
+static void read_fusion(golden *g) {
+    static const char *const fusions[] = {"concat", "add", "gate", "cross"};
+    static const char *const heads[] = {"decoder", "classification", "multilabel", "regression"};
+    static const char *const poolings[] = {"mean", "first", "attention"};
+    static const char *const positions[] = {"sinusoid", "learned"};
+    bti_model_config *m = &g->setup.model;
+    json_t *list = json_object_get(g->root, "features");
+    if (list == NULL) return;
+    m->fusion = (bti_fusion)choice(g, "fusion", fusions);
+    m->head = (bti_head_kind)choice(g, "head", heads);
+    m->pooling = (bti_pooling)choice(g, "pooling", poolings);
+    m->positions = (bti_positions)choice(g, "positions", positions);
+    m->position_rows = integer(g, "position_rows");
+    m->outputs = integer(g, "outputs");
+    m->learned_rows = integer(g, "learned_rows");
+    read_features(g, list);
+    if (m->head == BTI_HEAD_MULTILABEL || m->head == BTI_HEAD_REGRESSION)
+        read_targets(g, json_object_get(g->root, "target"));
+}
+
+/* The sentences know where this golden lies: it must not move any more. */
+static void bind_features(golden *g) {
+    g->dense = (bti_dense){g, read_feature};
+    for (int64_t i = 0; i < g->sentences && g->rows != NULL; i++) {
+        g->sentence[i].dense = &g->dense;
+        g->sentence[i].example = i;
+        g->sentence[i].rows = g->rows + i * BTI_MAX_FEATURES;
+    }
+}
+
+/* ---- settings ----------------------------------------------------------------------------------
+ */
 
 static golden read_golden(const char *json, const char *tensors, const format *f) {
     golden g = {.root = json_load_file(json, 0, NULL), .setup = mk_defaults()};
@@ -91,6 +190,7 @@ static golden read_golden(const char *json, const char *tensors, const format *f
                                              .eps = real(o, "eps"),
                                              .weight_decay = real(o, "weight_decay"),
                                              .decoupled = 1};
+    read_fusion(&g);
     return g;
 }
 
@@ -98,6 +198,12 @@ static void free_golden(golden *g) {
     for (int64_t i = 0; i < g->sentences; i++)
         for (int side = 0; side < 2; side++) free((void *)(uintptr_t)g->sentence[i].ids[side]);
     free(g->sentence);
+    for (int f = 0; f < BTI_MAX_FEATURES; f++) {
+        free(g->feature[f]);
+        free(g->begin[f]);
+    }
+    free(g->rows);
+    free(g->values);
     json_decref(g->root);
     bti_st_close(g->file);
 }
@@ -199,6 +305,7 @@ static void run_golden(const char *json, const char *tensors, const format *f,
     golden g = read_golden(json, tensors, f);
     mk_model m;
     gradient_check check = {&g, &m, f};
+    bind_features(&g);
     g.setup.plan = *plan;
     g.setup.engine.before_step = check_gradients;
     g.setup.engine.user = &check;
@@ -223,15 +330,16 @@ static void run_golden(const char *json, const char *tensors, const format *f,
     free_golden(&g);
 }
 
-/* Every transformer_*.json of a folder; gives how many. */
+/* Every model of a folder; gives how many. */
 static int run_folder(const char *folder, const format *f, const bti_plan_options *plan) {
     DIR *d = opendir(folder);
     if (d == NULL) return 0;
     int count = 0;
     for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
         size_t n = strlen(e->d_name);
-        if (strncmp(e->d_name, "transformer_", 12) != 0 || strcmp(e->d_name + n - 5, ".json") != 0)
-            continue;
+        int known =
+            strncmp(e->d_name, "transformer_", 12) == 0 || strncmp(e->d_name, "fused_", 6) == 0;
+        if (!known || strcmp(e->d_name + n - 5, ".json") != 0) continue;
         printf("golden: %s\n", e->d_name);
         run_golden(kit_str("%s/%s", folder, e->d_name),
                    kit_str("%s/%.*s.safetensors", folder, (int)n - 5, e->d_name), f, plan);

@@ -347,6 +347,7 @@ bt_status bti_features_read(const bti_features *f, int64_t i, float *out) {
 }
 
 const char *bti_features_name(const bti_features *f) { return f->name; }
+const char *bti_features_path(const bti_features *f) { return f->file[0].path; }
 int64_t bti_features_count(const bti_features *f) { return f->count; }
 int64_t bti_features_width(const bti_features *f) { return f->width; }
 int64_t bti_features_rows(const bti_features *f, int64_t i) { return run_of(f, i)->rows; }
