@@ -14,7 +14,8 @@
 
 /* ---- changes -----------------------------------------------------------------------------------
  * Each alters `w` and says so, or gives 0 where there is nothing to change. In order of what they
- * cost: time; a few long lines; digits; parameters that many models share anyway; then the model itself. */
+ * cost: time; a few long lines; digits; parameters that many models share anyway; then the model
+ * itself. */
 
 typedef int (*change_fn)(const bti_session *s, bti_what_if *w, bti_advice *a);
 
