@@ -44,9 +44,9 @@ static void why_old_driver(char *reason, size_t size) {
     else
         snprintf(
             reason, size,
-            "the NVIDIA driver is for CUDA %s, this build needs %s: install a later driver, or "
-            "build with a toolkit that the driver knows",
-            version_of(driver).text, version_of(runtime).text);
+            "the NVIDIA driver is for CUDA %s, this build needs one for %d.0 or later: install "
+            "a later driver, or build with an older toolkit",
+            version_of(driver).text, runtime / 1000);
 }
 
 /* Why cudaGetDeviceCount found none. */
