@@ -142,7 +142,8 @@ static bt_status describe(btcu_dev *d) {
     info->total_bytes = prop.totalGlobalMem;
     info->max_alloc = asked_limit();
     info->alignment = 256; /* of cudaMalloc */
-    info->dtypes = 1u << BT_F32;
+    info->dtypes = 1u << BT_F32 | 1u << BT_F16 | 1u << BT_BF16;
+    info->tf32 = prop.major >= 8;
     info->threads = 1;
     return BT_OK;
 }

@@ -5,9 +5,8 @@
  * its own stream, with a workspace that is ours: cuBLAS then allocates nothing, and one stream with
  * one workspace gives the same bits in every run. It counts in columns: the row-major product
  * C = op(A) op(B) is its C^T = op(B)^T op(A)^T. Sizes and leading dimensions are int there. */
-#include "backends/cuda.h"
+#include "backends/cuda_blas.h"
 
-#include <cublas_v2.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,7 +28,8 @@
     X(cublasSetMathMode) \
     X(cublasGetStatusString) \
     X(cublasSgemm_v2) \
-    X(cublasSgemmStridedBatched)
+    X(cublasSgemmStridedBatched) \
+    X(cublasGemmEx)
 
 typedef struct library {
 #define X(name) __typeof__(name) *name;
@@ -40,11 +40,6 @@ typedef struct library {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static library blas;
-
-struct btcu_blas {
-    cublasHandle_t handle;
-    void *workspace;
-};
 
 /* ---- the library -------------------------------------------------------------------------------
  */
@@ -68,7 +63,7 @@ static void open_library(void) {
 #undef X
 }
 
-static bt_status check(bt_dev *dev, cublasStatus_t code, const char *what) {
+bt_status btcu_blas_check(bt_dev *dev, cublasStatus_t code, const char *what) {
     if (code == CUBLAS_STATUS_SUCCESS) return BT_OK;
     return btcu_failf(dev->host, code == CUBLAS_STATUS_ALLOC_FAILED ? BT_ENOMEM : BT_EDEVICE,
                       "cuda: cuBLAS: %s: %s (%d)", what, blas.cublasGetStatusString(code),
@@ -89,16 +84,16 @@ bt_status btcu_blas_open(btcu_dev *d) {
             blas.why);
     d->blas = calloc(1, sizeof *d->blas);
     if (d->blas == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
-    bt_status status = check(dev, blas.cublasCreate_v2(&d->blas->handle), "cublasCreate");
+    bt_status status = btcu_blas_check(dev, blas.cublasCreate_v2(&d->blas->handle), "cublasCreate");
     if (status == BT_OK)
         status = btcu_check(dev, NULL, cudaMalloc(&d->blas->workspace, workspace_bytes(d)),
                             "workspace of cuBLAS");
     /* The stream first: setting it takes the workspace away. */
     if (status == BT_OK)
-        status =
-            check(dev, blas.cublasSetStream_v2(d->blas->handle, d->own.stream), "cublasSetStream");
+        status = btcu_blas_check(dev, blas.cublasSetStream_v2(d->blas->handle, d->own.stream),
+                                 "cublasSetStream");
     if (status == BT_OK)
-        status = check(
+        status = btcu_blas_check(
             dev,
             blas.cublasSetWorkspace_v2(d->blas->handle, d->blas->workspace, workspace_bytes(d)),
             "cublasSetWorkspace");
@@ -113,25 +108,23 @@ void btcu_blas_close(btcu_dev *d) {
     d->blas = NULL;
 }
 
-/* ---- fp32 --------------------------------------------------------------------------------------
+/* ---- modes -------------------------------------------------------------------------------------
  */
 
-/* One product, or `count` of them at steps. */
-typedef struct product {
-    const float *a, *b;
-    float *c;
-    int64_t m, n, k, lda, ldb, ldc;
-    int64_t count, a_step, b_step, c_step;
-    int trans_a, trans_b;
-    float alpha, beta;
-} product;
+cublasStatus_t btcu_set_mode(btcu_dev *d, cublasMath_t mode) {
+    if (d->blas->mode == mode) return CUBLAS_STATUS_SUCCESS;
+    const cublasStatus_t code = blas.cublasSetMathMode(d->blas->handle, mode);
+    if (code == CUBLAS_STATUS_SUCCESS) d->blas->mode = mode;
+    return code;
+}
+
+/* ---- fp32 --------------------------------------------------------------------------------------
+ */
 
 /* Matrices that one call of cuBLAS takes: its kernels have one matrix for each block in z. */
 #define MOST_MATRICES 32768
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static cublasStatus_t multiply(btcu_dev *d, const product *p) {
+static cublasStatus_t multiply(btcu_dev *d, const btcu_single *p) {
     const cublasOperation_t ta = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t tb = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int m = (int)p->m, n = (int)p->n, k = (int)p->k;
@@ -147,13 +140,14 @@ static cublasStatus_t multiply(btcu_dev *d, const product *p) {
 
 /* In pieces of rows of C and A whose elements lie below 2^31 from the first: not every version of
  * the library is right beyond. */
-static cublasStatus_t multiply_rows(btcu_dev *d, product p) {
+cublasStatus_t btcu_multiply(btcu_dev *d, const btcu_single *whole) {
+    const btcu_single p = *whole;
     const int64_t m = p.m, widest = p.trans_a || p.ldc > p.lda ? p.ldc : p.lda;
     const int64_t piece = p.count > 1 || widest * m < INT32_MAX ? m : INT32_MAX / widest;
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (int64_t at = 0; at < m && code == CUBLAS_STATUS_SUCCESS; at += piece) {
-        product part = p;
-        part.m = least(piece, m - at);
+        btcu_single part = p;
+        part.m = btcu_least(piece, m - at);
         part.a += p.trans_a ? at : at * p.lda;
         part.c += at * p.ldc;
         code = multiply(d, &part);
@@ -161,22 +155,28 @@ static cublasStatus_t multiply_rows(btcu_dev *d, product p) {
     return code;
 }
 
-static int64_t count_of(int64_t batch) { return batch > 1 ? batch : 1; }
-
 /* Two levels of batches: the inner ones in one call, the outer ones one after the other. */
-static cublasStatus_t multiply_all(btcu_dev *d, const bt_gemm_params *g, product p) {
-    const product first = p;
-    const int64_t inner = count_of(g->batch1);
+static cublasStatus_t multiply_all(btcu_dev *d, const bt_gemm_params *g, btcu_single p) {
+    const btcu_single first = p;
+    const int64_t inner = btcu_count(g->batch1);
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
-    for (int64_t i = 0; i < count_of(g->batch0); i++)
+    for (int64_t i = 0; i < btcu_count(g->batch0); i++)
         for (int64_t j = 0; j < inner && code == CUBLAS_STATUS_SUCCESS; j += MOST_MATRICES) {
             p.a = first.a + i * g->a0 + j * g->a1;
             p.b = first.b + i * g->b0 + j * g->b1;
             p.c = first.c + i * g->c0 + j * g->c1;
-            p.count = least(inner - j, MOST_MATRICES);
-            code = multiply_rows(d, p);
+            p.count = btcu_least(inner - j, MOST_MATRICES);
+            code = btcu_multiply(d, &p);
         }
     return code;
+}
+
+cublasStatus_t btcu_multiply_halves(btcu_dev *d, const btcu_half *p) {
+    return blas.cublasGemmEx(d->blas->handle, p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                             p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, (int)p->n, (int)p->m,
+                             (int)p->k, &p->alpha, p->b, p->type, (int)p->ldb, p->a, p->type,
+                             (int)p->lda, &p->beta, p->c, p->c_type, (int)p->ldc,
+                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 /* ---- the slot ----------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ static bt_status scale_only(bt_dev *dev, bt_stream *s, const bt_call *call) {
         .y = btcu_mat_of(c),
         .rows = c->rows,
         .cols = c->cols,
-        .batch0 = count_of(g->batch0),
-        .batch1 = count_of(g->batch1),
+        .batch0 = btcu_count(g->batch0),
+        .batch1 = btcu_count(g->batch1),
         .step0 = g->c0,
         .step1 = g->c1,
         .beta = (float)g->beta,
@@ -212,7 +212,10 @@ static bt_status rows_apart(bt_dev *dev, bt_stream *s, const bt_call *call, int6
         .k = k,
         .alpha = (float)g->alpha,
         .beta = (float)g->beta,
-        .round = BT_F32,
+        .round = (int)g->round,
+        .a_half = call->t[BT_GEMM_A].dtype != BT_F32,
+        .b_half = call->t[BT_GEMM_B].dtype != BT_F32,
+        .c_half = c->dtype != BT_F32,
     };
     return btcu_check(dev, s, btcu_rows_gemm_run(&a, s->stream), "gemm with stable rows");
 }
@@ -227,20 +230,19 @@ static bt_status cross(bt_dev *dev, bt_stream *from, bt_stream *to) {
     return btcu_check(dev, to, cudaStreamWaitEvent(to->stream, d->between, 0), "gemm");
 }
 
-static bt_status by_library(bt_dev *dev, bt_stream *s, const bt_call *call, int64_t k) {
-    btcu_dev *d = btcu_self(dev);
+static bt_status in_single(btcu_dev *d, const bt_call *call) {
     const bt_gemm_params *g = &call->p.gemm;
-    const bt_view *t = call->t, *c = &t[BT_GEMM_C];
-    const product p = {
+    const bt_view *t = call->t;
+    const btcu_single p = {
         .a = btcu_mat_of(&t[BT_GEMM_A]).p,
         .b = btcu_mat_of(&t[BT_GEMM_B]).p,
-        .c = btcu_mat_of(c).p,
-        .m = c->rows,
-        .n = c->cols,
-        .k = k,
+        .c = btcu_mat_of(&t[BT_GEMM_C]).p,
+        .m = t[BT_GEMM_C].rows,
+        .n = t[BT_GEMM_C].cols,
+        .k = g->trans_a ? t[BT_GEMM_A].rows : t[BT_GEMM_A].cols,
         .lda = t[BT_GEMM_A].ld,
         .ldb = t[BT_GEMM_B].ld,
-        .ldc = c->ld,
+        .ldc = t[BT_GEMM_C].ld,
         .a_step = g->a1,
         .b_step = g->b1,
         .c_step = g->c1,
@@ -249,14 +251,24 @@ static bt_status by_library(bt_dev *dev, bt_stream *s, const bt_call *call, int6
         .alpha = (float)g->alpha,
         .beta = (float)g->beta,
     };
-    if (p.m > INT32_MAX || p.n > INT32_MAX || k > INT32_MAX || p.lda > INT32_MAX ||
-        p.ldb > INT32_MAX || p.ldc > INT32_MAX)
-        return btcu_failf(
-            dev->host, BT_EUSAGE,
-            "cuda: a product of %lld x %lld x %lld is beyond what cuBLAS counts (2^31)",
-            (long long)p.m, (long long)p.n, (long long)k);
+    cublasStatus_t code = btcu_set_mode(d, g->tf32 ? BTCU_TF32 : BTCU_PLAIN);
+    if (code == CUBLAS_STATUS_SUCCESS) code = multiply_all(d, g, p);
+    return btcu_blas_check(&d->base, code, "product");
+}
+
+static bt_status by_library(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    btcu_dev *d = btcu_self(dev);
+    for (int i = 0; i < 3; i++) {
+        const bt_view *v = &call->t[i];
+        if (v->rows > INT32_MAX || v->ld > INT32_MAX)
+            return btcu_failf(dev->host, BT_EUSAGE,
+                              "cuda: a product with a matrix of %lld x %lld is beyond what cuBLAS "
+                              "counts (2^31)",
+                              (long long)v->rows, (long long)v->ld);
+    }
     bt_status status = cross(dev, s, &d->own);
-    if (status == BT_OK) status = check(dev, multiply_all(d, g, p), "product");
+    if (status == BT_OK)
+        status = call->p.gemm.round == BT_F32 ? in_single(d, call) : btcu_in_half(d, call);
     return status == BT_OK ? cross(dev, &d->own, s) : status;
 }
 
@@ -267,34 +279,44 @@ bt_status btcu_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call) {
     bt_status status = btcu_enter(dev, &s);
     if (status != BT_OK || c->rows == 0 || c->cols == 0) return status;
     if (k == 0 || g->alpha == 0) return scale_only(dev, s, call);
-    return g->stable_rows ? rows_apart(dev, s, call, k) : by_library(dev, s, call, k);
+    return g->stable_rows ? rows_apart(dev, s, call, k) : by_library(dev, s, call);
 }
 
 /* ---- warming -----------------------------------------------------------------------------------
  */
 
+/* Of an operand from its start; scratch: what the planning half says. */
 static uint64_t bytes_of(const bt_view *v) {
-    return v->rows > 0 ? (uint64_t)((v->rows - 1) * v->ld + v->cols) * sizeof(float) : 0;
+    return v->rows > 0 ? (uint64_t)((v->rows - 1) * v->ld + v->cols) * btcu_size_of(v->dtype) : 0;
+}
+
+static bt_status warm_one(bt_dev *dev, const bt_call *asked) {
+    bt_call call = *asked;
+    const uint64_t scratch = bti_planning_cuda.ws_bytes(&dev->info, &call);
+    uint64_t bytes = 0;
+    for (int k = 0; k < 3; k++)
+        if (bytes_of(&call.t[k]) > bytes) bytes = bytes_of(&call.t[k]);
+    bytes = (bytes + 255) / 256 * 256;
+    bt_buf *buf = NULL;
+    size_t room = 0, total = 0;
+    bt_status status = btcu_check(dev, NULL, cudaMemGetInfo(&room, &total), "cudaMemGetInfo");
+    if (status != BT_OK || bytes + scratch > room / 2) return status;
+    status = dev->ops->alloc(dev, bytes + scratch, &buf);
+    if (status != BT_OK) return status;
+    for (int k = 0; k < 3; k++) call.t[k].buf = buf;
+    call.ws = (bt_view){buf, bytes, 1, (int64_t)scratch / 4, (int64_t)scratch / 4, BT_F32};
+    status = dev->ops->fill(dev, NULL, buf, 0, bytes, 0);
+    if (status == BT_OK) status = btcu_op_gemm(dev, NULL, &call);
+    if (status == BT_OK) status = dev->ops->sync(dev, NULL);
+    dev->ops->free(dev, buf);
+    return status;
 }
 
 /* Each product once, so that the library has loaded its kernels and taken what it keeps. All
  * operands lie in the same memory: the results are nobody's. What does not fit is left out. */
 bt_status btcu_warm(bt_dev *dev, const bt_call *calls, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        bt_call call = calls[i];
-        uint64_t bytes = 0;
-        for (int k = 0; k < 3; k++)
-            if (bytes_of(&call.t[k]) > bytes) bytes = bytes_of(&call.t[k]);
-        bt_buf *buf = NULL;
-        size_t room = 0, total = 0;
-        if (cudaMemGetInfo(&room, &total) != cudaSuccess || bytes > room / 2) continue;
-        bt_status status = dev->ops->alloc(dev, bytes, &buf);
-        if (status != BT_OK) return status;
-        for (int k = 0; k < 3; k++) call.t[k].buf = buf;
-        status = btcu_op_gemm(dev, NULL, &call);
-        if (status == BT_OK) status = dev->ops->sync(dev, NULL);
-        dev->ops->free(dev, buf);
-        if (status != BT_OK) return status;
-    }
-    return BT_OK;
+    bt_stream *s = NULL;
+    bt_status status = btcu_enter(dev, &s);
+    for (size_t i = 0; i < count && status == BT_OK; i++) status = warm_one(dev, &calls[i]);
+    return status;
 }

@@ -118,6 +118,41 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     return btcu_check(dev, s, btcu_gather_run(&a, s->stream), "gather");
 }
 
+static bt_status op_gate_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *z = &call->t[BT_GATE_FWD_Z];
+    const btcu_gate g = {
+        .a = MAT(BT_GATE_FWD_A),
+        .b = MAT(BT_GATE_FWD_B),
+        .z = MAT(BT_GATE_FWD_Z),
+        .bias = MAT(BT_GATE_FWD_BIAS),
+        .y = MAT(BT_GATE_FWD_Y),
+        .rows = z->rows,
+        .cols = z->cols,
+        .type = (int)z->dtype,
+    };
+    ENTER(dev, s);
+    return btcu_check(dev, s, btcu_gate_fwd(&g, s->stream), "gate_fwd");
+}
+
+static bt_status op_gate_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *z = &call->t[BT_GATE_BWD_Z];
+    const btcu_gate g = {
+        .dy = MAT(BT_GATE_BWD_DY),
+        .a = MAT(BT_GATE_BWD_A),
+        .b = MAT(BT_GATE_BWD_B),
+        .z = MAT(BT_GATE_BWD_Z),
+        .bias = MAT(BT_GATE_BWD_BIAS),
+        .da = MAT(BT_GATE_BWD_DA),
+        .db = MAT(BT_GATE_BWD_DB),
+        .dz = MAT(BT_GATE_BWD_DZ),
+        .rows = z->rows,
+        .cols = z->cols,
+        .type = (int)z->dtype,
+    };
+    ENTER(dev, s);
+    return btcu_check(dev, s, btcu_gate_bwd(&g, s->stream), "gate_bwd");
+}
+
 /* ---- norm --------------------------------------------------------------------------------------
  */
 
@@ -338,16 +373,21 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 /* ---- loss and best symbols ---------------------------------------------------------------------
  */
 
+/* The loss scale of a scalar block; NULL: there is none. */
+static const float *loss_scale_of(const bt_view *scalars) {
+    const float *s = floats(scalars);
+    return s ? s + BT_SCALAR_LOSS_SCALE : NULL;
+}
+
 static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *z = &call->t[BT_CROSS_ENTROPY_LOGITS];
     const bt_cross_entropy_params *p = &call->p.cross_entropy;
-    const float *scalars = floats(&call->t[BT_CROSS_ENTROPY_SCALARS]);
     const btcu_cross_entropy a = {
         .logits = MAT(BT_CROSS_ENTROPY_LOGITS),
         .bias = MAT(BT_CROSS_ENTROPY_BIAS),
         .labels = MAT(BT_CROSS_ENTROPY_LABELS),
         .loss = MAT(BT_CROSS_ENTROPY_LOSS),
-        .loss_scale = scalars ? scalars + BT_SCALAR_LOSS_SCALE : NULL,
+        .loss_scale = loss_scale_of(&call->t[BT_CROSS_ENTROPY_SCALARS]),
         .rows = z->rows,
         .cols = z->cols,
         .smoothing = (float)p->smoothing,
@@ -356,6 +396,25 @@ static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call
     };
     ENTER(dev, s);
     return btcu_check(dev, s, btcu_cross_entropy_run(&a, s->stream), "cross_entropy");
+}
+
+static bt_status op_value_loss(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    const bt_value_loss_params *p = &call->p.value_loss;
+    const btcu_value_loss a = {
+        .z = MAT(BT_VALUE_LOSS_Z),
+        .bias = MAT(BT_VALUE_LOSS_BIAS),
+        .target = MAT(BT_VALUE_LOSS_TARGET),
+        .loss = MAT(BT_VALUE_LOSS_LOSS),
+        .loss_scale = loss_scale_of(&call->t[BT_VALUE_LOSS_SCALARS]),
+        .rows = z->rows,
+        .cols = z->cols,
+        .grad_scale = (float)p->grad_scale,
+        .kind = (int)p->kind,
+        .grad = p->grad,
+    };
+    ENTER(dev, s);
+    return btcu_check(dev, s, btcu_value_loss_run(&a, s->stream), "value_loss");
 }
 
 static bt_status op_topk(bt_dev *dev, bt_stream *s, const bt_call *call) {

@@ -15,6 +15,8 @@
     X(bias_act_bwd) \
     X(axpby) \
     X(gather) \
+    X(gate_fwd) \
+    X(gate_bwd) \
     X(zero) \
     X(norm_fwd) \
     X(norm_bwd_params) \
@@ -27,6 +29,7 @@
     X(embed_fwd) \
     X(embed_bwd) \
     X(cross_entropy) \
+    X(value_loss) \
     X(topk) \
     X(sumsq) \
     X(update_scalars) \

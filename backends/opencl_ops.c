@@ -180,6 +180,23 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     return go_quads(&l, s, y->rows, y->cols);
 }
 
+/* Both directions: all operands, then the size. */
+static bt_status gate(bt_dev *dev, bt_stream *s, const bt_call *call, btcl_kernel which, int last) {
+    btcl_launch l = btcl_begin(dev, which);
+    for (int i = 0; i <= last; i++) btcl_view(&l, &call->t[i]);
+    btcl_i64(&l, call->t[0].rows);
+    btcl_i64(&l, call->t[0].cols);
+    return go_quads(&l, s, call->t[0].rows, call->t[0].cols);
+}
+
+static bt_status op_gate_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    return gate(dev, s, call, BTCL_gate_fwd, BT_GATE_FWD_Y);
+}
+
+static bt_status op_gate_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    return gate(dev, s, call, BTCL_gate_bwd, BT_GATE_BWD_DZ);
+}
+
 /* ---- norm --------------------------------------------------------------------------------------
  */
 
@@ -430,6 +447,18 @@ static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call
     btcl_view(&l, &t[BT_CROSS_ENTROPY_LOSS]);
     btcl_i64(&l, z->cols);
     btcl_f32(&l, p->smoothing);
+    btcl_f32(&l, p->grad_scale);
+    btcl_i32(&l, p->grad);
+    return btcl_go(&l, s, (uint64_t)z->rows);
+}
+
+static bt_status op_value_loss(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    const bt_value_loss_params *p = &call->p.value_loss;
+    btcl_launch l = btcl_begin(dev, BTCL_value_loss);
+    for (int i = BT_VALUE_LOSS_Z; i <= BT_VALUE_LOSS_LOSS; i++) btcl_view(&l, &call->t[i]);
+    btcl_i64(&l, z->cols);
+    btcl_i32(&l, p->kind == BT_VALUES_BINARY);
     btcl_f32(&l, p->grad_scale);
     btcl_i32(&l, p->grad);
     return btcl_go(&l, s, (uint64_t)z->rows);

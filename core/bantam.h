@@ -142,7 +142,7 @@ typedef struct bt_progress {
     int64_t target_tokens, source_tokens, micro_batches; /* of this update */
     double tokens_per_s;                                 /* target tokens */
     uint64_t planned_bytes, peak_bytes;
-    double loss_scale;
+    double loss_scale;   /* of the next update */
     int64_t skipped;     /* updates skipped so far in this run */
     double seconds_left; /* estimate; negative when not known */
     double valid_loss;   /* NaN before the first validation */

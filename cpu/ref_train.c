@@ -163,6 +163,46 @@ bt_status btref_cross_entropy(const btref_args *a) {
     return BT_OK;
 }
 
+/* ---- losses of values -------------------------------------------------------------------------
+ */
+
+/* e and de/du. */
+static double value_loss_one(bt_values kind, double u, double t, double *slope) {
+    if (kind == BT_VALUES_SQUARE) {
+        *slope = 2 * (u - t);
+        return (u - t) * (u - t);
+    }
+    *slope = 1 / (1 + exp(-u)) - t;
+    return fmax(u, 0) - t * u + log1p(exp(-fabs(u)));
+}
+
+bt_status btref_value_loss(const btref_args *a) {
+    const bt_value_loss_params *p = &a->call->p.value_loss;
+    btref_mat z = btref_operand(a, BT_VALUE_LOSS_Z), bias = btref_operand(a, BT_VALUE_LOSS_BIAS),
+              target = btref_operand(a, BT_VALUE_LOSS_TARGET),
+              scalars = btref_operand(a, BT_VALUE_LOSS_SCALARS),
+              loss = btref_operand(a, BT_VALUE_LOSS_LOSS);
+    double scale = 1;
+    if (scalars.p != NULL) btref_get(&scale, &scalars, 0, BT_SCALAR_LOSS_SCALE, 1);
+    scale *= p->grad_scale / (double)z.cols;
+    for (int64_t r = 0; r < z.rows; r++) {
+        double u[BTREF_BLOCK], t[BTREF_BLOCK], out[2] = {0, 0};
+        for (int64_t at = 0; at < z.cols; at += BTREF_BLOCK) {
+            int64_t n = btref_min(BTREF_BLOCK, z.cols - at);
+            get_z(u, &z, &bias, r, at, n);
+            btref_get(t, &target, r, at, n);
+            for (int64_t i = 0; i < n; i++) {
+                out[0] += value_loss_one(p->kind, u[i], t[i], &u[i]);
+                u[i] *= scale;
+            }
+            if (p->grad) btref_put(u, &z, r, at, n);
+        }
+        out[0] = out[1] = out[0] / (double)z.cols;
+        btref_put(out, &loss, r, 0, 2);
+    }
+    return BT_OK;
+}
+
 /* ---- best symbols -----------------------------------------------------------------------------
  */
 

@@ -1,4 +1,4 @@
-/* Bias and activation, sums of matrices, rows by index. Work-items take four columns of a row. */
+/* Bias and activation, sums of matrices, rows by index, gates. Work-items take four columns of a row. */
 
 #define ACT_RELU 1
 #define ACT_GELU 2
@@ -84,7 +84,7 @@ __kernel GROUP(WG) void k_axpby(CMAT(x), MAT(y), const long rows, const long col
     store4(u, y + r * y_ld + c, n);
 }
 
-/* y_r = x[index_r]. */
+/* y_r = x[index_r]; zeros where the index is negative. */
 __kernel GROUP(WG) void k_gather(CMAT(x), IMAT(index), MAT(y), const long rows, const long cols) {
     CUSE(x);
     IUSE(index);
@@ -93,7 +93,55 @@ __kernel GROUP(WG) void k_gather(CMAT(x), IMAT(index), MAT(y), const long rows, 
     split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
     if ((long)r >= rows) return;
     const long c = 4 * (long)q, n = cols - c;
-    store4(load4(x + (long)index[r * index_ld] * x_ld + c, n), y + r * y_ld + c, n);
+    const long from = index[r * index_ld];
+    store4(from < 0 ? (float4)(0.0f) : load4(x + from * x_ld + c, n), y + r * y_ld + c, n);
+}
+
+static float4 sigmoid4(float4 x) { return 1.0f / (1.0f + exp(-x)); }
+
+/* y = s a + (1 - s) b, s = sigmoid(z + bias). Reads 12 bytes, writes 4 for each element. */
+__kernel GROUP(WG) void k_gate_fwd(CMAT(a), CMAT(b), CMAT(z), CMAT(bias), MAT(y), const long rows,
+                                   const long cols) {
+    CUSE(a);
+    CUSE(b);
+    CUSE(z);
+    CUSE(bias);
+    USE(y);
+    ulong r, q;
+    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    if ((long)r >= rows) return;
+    const long c = 4 * (long)q, n = cols - c;
+    float4 u = load4(z + r * z_ld + c, n);
+    if (HAS(bias)) u += load4(bias + c, n);
+    const float4 s = sigmoid4(u);
+    store4(s * load4(a + r * a_ld + c, n) + (1.0f - s) * load4(b + r * b_ld + c, n),
+           y + r * y_ld + c, n);
+}
+
+/* da = s dy, db = (1 - s) dy, dz = s (1 - s) (a - b) dy. Reads 16 bytes, writes 12 for each
+ * element. */
+__kernel GROUP(WG) void k_gate_bwd(CMAT(dy), CMAT(a), CMAT(b), CMAT(z), CMAT(bias), MAT(da),
+                                   MAT(db), MAT(dz), const long rows, const long cols) {
+    CUSE(dy);
+    CUSE(a);
+    CUSE(b);
+    CUSE(z);
+    CUSE(bias);
+    USE(da);
+    USE(db);
+    USE(dz);
+    ulong r, q;
+    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    if ((long)r >= rows) return;
+    const long c = 4 * (long)q, n = cols - c;
+    float4 u = load4(z + r * z_ld + c, n);
+    if (HAS(bias)) u += load4(bias + c, n);
+    const float4 s = sigmoid4(u), d = load4(dy + r * dy_ld + c, n);
+    const float4 slope =
+        s * (1.0f - s) * (load4(a + r * a_ld + c, n) - load4(b + r * b_ld + c, n)) * d;
+    store4(s * d, da + r * da_ld + c, n);
+    store4((1.0f - s) * d, db + r * db_ld + c, n);
+    store4(slope, dz + r * dz_ld + c, n);
 }
 
 /* y = 0. */

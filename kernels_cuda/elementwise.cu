@@ -1,5 +1,5 @@
-/* Bias and activation, sums of matrices, rows by index, column sums. Threads take four columns of a
- * row. */
+/* Bias and activation, sums of matrices, rows by index, gates, column sums. Threads take four
+ * columns of a row. */
 #include "kernels_cuda/common.cuh"
 
 /* ---- bias and activation -----------------------------------------------------------------------
@@ -71,7 +71,7 @@ INLINE void sum_tile(f4 &sum, const place &at, f4 (*tmp)[TILE_X]) {
     __syncthreads();
 }
 
-/* dx = drop(dy) act'(x + bias), rounded, and its column sums by chunks of rows. Reads one or two
+/* dx = drop(dy) act'(x + bias), and its column sums by chunks of rows. Reads one or two
  * elements, writes one for each. A block takes a chunk of TILE_X quads of columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS)
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
     for (int64_t r = chunk * a.chunk_rows + at.y; r < end && n > 0; r += TILE_Y) {
         const f4 d = act_gradient<T>(a, r, at.quad, n, wide);
         if (a.dx.p) store4(row_of<T>(a.dx, r) + c, d, n, wide);
-        add4(sum, rounded4<T>(d));
+        add4(sum, d);
     }
     if (a.part.p == NULL) return;
     sum_tile(sum, at, tmp);
@@ -120,7 +120,7 @@ extern "C" cudaError_t btcu_colsum_run(const btcu_colsum *a, cudaStream_t s) {
     BTCU_LAUNCH(k_colsum, ceil_div(a->cols, TILE_X), TILE_THREADS, 0, s, *a);
 }
 
-/* ---- sums, rows, constants ---------------------------------------------------------------------
+/* ---- sums, rows --------------------------------------------------------------------------------
  */
 
 /* y = a x + b y. Reads x, with b also y, and writes y. */
@@ -151,18 +151,22 @@ extern "C" cudaError_t btcu_axpby_run(const btcu_axpby *a, cudaStream_t s) {
     BTCU_BY_TYPE(a->x_type, return axpby_from<T>(a, s));
 }
 
-/* y_r = x[index_r], elements of so many bits. Reads and writes each element once. */
+/* y_r = x[index_r], elements of so many bits; zeros where the index is negative. Reads and writes
+ * each element once. */
 template <class B>
 __global__ void __launch_bounds__(TILE_THREADS) k_gather(btcu_gather a, uint32_t tiles, int wide) {
     const place at = tile_place(tiles);
     const int64_t c = 4 * at.quad, n = a.cols - c;
     if (at.row >= a.rows || n <= 0) return;
-    const B *x = row_of<B>(a.x, *row_of<int32_t>(a.index, at.row)) + c;
+    const int64_t from = *row_of<int32_t>(a.index, at.row);
+    const B *x = row_of<B>(a.x, from) + c;
     B *y = row_of<B>(a.y, at.row) + c;
     if (wide && n >= 4) {
-        *reinterpret_cast<pack4<B> *>(y) = *reinterpret_cast<const pack4<B> *>(x);
+        pack4<B> u = {{0, 0, 0, 0}};
+        if (from >= 0) u = *reinterpret_cast<const pack4<B> *>(x);
+        *reinterpret_cast<pack4<B> *>(y) = u;
     } else {
-        for (int i = 0; i < 4 && i < n; i++) y[i] = x[i];
+        for (int i = 0; i < 4 && i < n; i++) y[i] = from >= 0 ? x[i] : (B)0;
     }
 }
 
@@ -175,6 +179,79 @@ template <class B> static cudaError_t gather_of(const btcu_gather *a, cudaStream
 extern "C" cudaError_t btcu_gather_run(const btcu_gather *a, cudaStream_t s) {
     return a->type == BT_F32 ? gather_of<uint32_t>(a, s) : gather_of<uint16_t>(a, s);
 }
+
+/* ---- gates -------------------------------------------------------------------------------------
+ */
+
+/* s = sigmoid(z + bias) of a quad. */
+template <class T>
+INLINE f4 gate_of(const btcu_gate &g, int64_t row, int64_t c, int64_t n, int wide) {
+    f4 s = load4(row_of<T>(g.z, row) + c, n, wide);
+    if (g.bias.p) add4(s, load4((const float *)g.bias.p + c, n, wide));
+#pragma unroll
+    for (int i = 0; i < 4; i++) s.v[i] = 1.0f / (1.0f + expf(-s.v[i]));
+    return s;
+}
+
+template <class T> static int wide_gate(const btcu_gate *g) {
+    const btcu_mat *const m[] = {&g->dy, &g->a, &g->b, &g->z, &g->y, &g->da, &g->db, &g->dz};
+    int wide = aligned4_row(&g->bias, sizeof(float));
+    for (size_t i = 0; i < sizeof m / sizeof m[0]; i++) wide = wide && aligned4(m[i], sizeof(T));
+    return wide;
+}
+
+/* y = s a + (1 - s) b. Reads three elements, writes one for each. */
+template <class T>
+__global__ void __launch_bounds__(TILE_THREADS) k_gate_fwd(btcu_gate g, uint32_t tiles, int wide) {
+    const place at = tile_place(tiles);
+    const int64_t c = 4 * at.quad, n = g.cols - c;
+    if (at.row >= g.rows || n <= 0) return;
+    const f4 s = gate_of<T>(g, at.row, c, n, wide);
+    f4 a = load4(row_of<T>(g.a, at.row) + c, n, wide);
+    const f4 b = load4(row_of<T>(g.b, at.row) + c, n, wide);
+#pragma unroll
+    for (int i = 0; i < 4; i++) a.v[i] = s.v[i] * a.v[i] + (1.0f - s.v[i]) * b.v[i];
+    store4(row_of<T>(g.y, at.row) + c, a, n, wide);
+}
+
+extern "C" cudaError_t btcu_gate_fwd(const btcu_gate *g, cudaStream_t s) {
+    const int64_t tiles = tiles_across(g->cols), blocks = ceil_div(g->rows, TILE_Y) * tiles;
+    BTCU_BY_TYPE(g->type, BTCU_LAUNCH(k_gate_fwd<T>, blocks, TILE_THREADS, 0, s, *g,
+                                      (uint32_t)tiles, wide_gate<T>(g)));
+}
+
+/* da = s dy, db = (1 - s) dy, dz = s (1 - s) (a - b) dy. Reads four elements, writes three for
+ * each.
+ */
+template <class T>
+__global__ void __launch_bounds__(TILE_THREADS) k_gate_bwd(btcu_gate g, uint32_t tiles, int wide) {
+    const place at = tile_place(tiles);
+    const int64_t c = 4 * at.quad, n = g.cols - c;
+    if (at.row >= g.rows || n <= 0) return;
+    f4 s = gate_of<T>(g, at.row, c, n, wide);
+    const f4 d = load4(row_of<T>(g.dy, at.row) + c, n, wide);
+    f4 a = load4(row_of<T>(g.a, at.row) + c, n, wide);
+    f4 b = load4(row_of<T>(g.b, at.row) + c, n, wide);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float gate = s.v[i], rest = 1.0f - gate;
+        s.v[i] = gate * rest * (a.v[i] - b.v[i]) * d.v[i];
+        a.v[i] = gate * d.v[i];
+        b.v[i] = rest * d.v[i];
+    }
+    store4(row_of<T>(g.da, at.row) + c, a, n, wide);
+    store4(row_of<T>(g.db, at.row) + c, b, n, wide);
+    store4(row_of<T>(g.dz, at.row) + c, s, n, wide);
+}
+
+extern "C" cudaError_t btcu_gate_bwd(const btcu_gate *g, cudaStream_t s) {
+    const int64_t tiles = tiles_across(g->cols), blocks = ceil_div(g->rows, TILE_Y) * tiles;
+    BTCU_BY_TYPE(g->type, BTCU_LAUNCH(k_gate_bwd<T>, blocks, TILE_THREADS, 0, s, *g,
+                                      (uint32_t)tiles, wide_gate<T>(g)));
+}
+
+/* ---- constants ---------------------------------------------------------------------------------
+ */
 
 /* y = beta y, beta 0: y = 0. Writes each element, with beta it reads it. */
 template <class T>

@@ -57,13 +57,22 @@ typedef struct btcu_axpby {
 } btcu_axpby;
 cudaError_t btcu_axpby_run(const btcu_axpby *a, cudaStream_t s);
 
-/* y_r = x[index_r]: bits are copied. */
+/* y_r = x[index_r]: bits are copied; zeros where the index is negative. */
 typedef struct btcu_gather {
     btcu_mat x, index, y;
     int64_t rows, cols;
     int type;
 } btcu_gather;
 cudaError_t btcu_gather_run(const btcu_gather *a, cudaStream_t s);
+
+/* Forward: y of a, b and z; backward: da, db and dz of dy too (core/ops/op_args.h). */
+typedef struct btcu_gate {
+    btcu_mat dy, a, b, z, bias, y, da, db, dz;
+    int64_t rows, cols;
+    int type;
+} btcu_gate;
+cudaError_t btcu_gate_fwd(const btcu_gate *g, cudaStream_t s);
+cudaError_t btcu_gate_bwd(const btcu_gate *g, cudaStream_t s);
 
 /* y = beta y in batch0 x batch1 matrices, step0 and step1 elements apart; beta 0: y = 0, not read.
  */
@@ -142,6 +151,15 @@ typedef struct btcu_cross_entropy {
     int grad;
 } btcu_cross_entropy;
 cudaError_t btcu_cross_entropy_run(const btcu_cross_entropy *a, cudaStream_t s);
+
+typedef struct btcu_value_loss {
+    btcu_mat z, bias, target, loss;
+    const float *loss_scale; /* as above */
+    int64_t rows, cols;
+    float grad_scale;
+    int kind, grad; /* bt_values */
+} btcu_value_loss;
+cudaError_t btcu_value_loss_run(const btcu_value_loss *a, cudaStream_t s);
 
 typedef struct btcu_topk {
     btcu_mat logits, bias, value, id;

@@ -1,5 +1,5 @@
-/* Cross-entropy and the best symbols of a row; all fp32. A block takes a row, of up to THREADS
- * threads: a small vocabulary has fewer. */
+/* Cross-entropy, losses of values and the best symbols of a row; all fp32. A block takes a row, of
+ * up to THREADS threads: a small vocabulary has fewer. */
 #include "kernels_cuda/common.cuh"
 
 #define THREADS 512
@@ -92,6 +92,36 @@ extern "C" cudaError_t btcu_cross_entropy_run(const btcu_cross_entropy *a, cudaS
     if (a->grad && bytes <= KEEP_BYTES)
         BTCU_LAUNCH(k_cross_entropy<true>, a->rows, threads, bytes, s, *a);
     BTCU_LAUNCH(k_cross_entropy<false>, a->rows, threads, 0, s, *a);
+}
+
+/* ---- losses of values --------------------------------------------------------------------------
+ */
+
+/* Both columns of loss = mean over a row of e(u, t), u = z + bias; with `grad` z becomes
+ * grad_scale / cols de/du (core/ops/op_args.h). Reads two values, writes one for each. */
+__global__ void __launch_bounds__(FEW_THREADS) k_value_loss(btcu_value_loss a) {
+    __shared__ float tmp[FEW_THREADS / 32];
+    float *z = row_of<float>(a.z, blockIdx.x), *loss = row_of<float>(a.loss, blockIdx.x);
+    const float *bias = (const float *)a.bias.p, *target = row_of<float>(a.target, blockIdx.x);
+    const float scale = a.grad_scale * (a.loss_scale ? *a.loss_scale : 1.0f) / (float)a.cols;
+    float sum = 0.0f;
+    for (int64_t c = threadIdx.x; c < a.cols; c += FEW_THREADS) {
+        const float u = bias ? z[c] + bias[c] : z[c], t = target[c];
+        float slope = 2.0f * (u - t);
+        if (a.kind == BT_VALUES_BINARY) {
+            sum += fmaxf(u, 0.0f) - t * u + log1pf(expf(-fabsf(u)));
+            slope = 1.0f / (1.0f + expf(-u)) - t;
+        } else {
+            sum += (u - t) * (u - t);
+        }
+        if (a.grad) z[c] = scale * slope;
+    }
+    sum = block_sum(sum, tmp);
+    if (threadIdx.x == 0) loss[0] = loss[1] = sum / (float)a.cols;
+}
+
+extern "C" cudaError_t btcu_value_loss_run(const btcu_value_loss *a, cudaStream_t s) {
+    BTCU_LAUNCH(k_value_loss, a->rows, FEW_THREADS, 0, s, *a);
 }
 
 /* ---- best symbols ------------------------------------------------------------------------------

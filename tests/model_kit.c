@@ -179,6 +179,7 @@ mk_model mk_open(const mk_setup *setup) {
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
     m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
+    if (setup->precision != BTI_PRECISION_FP32) bti_precision_set(setup->precision, m.model);
     size_t patterns = 0;
     while (patterns < 4 && setup->freeze[patterns] != NULL) patterns++;
     kit_ok(bti_model_freeze(m.model, setup->freeze, patterns));

@@ -4,6 +4,7 @@
 
 #include <check.h>
 
+#include "core/train/precision.h"
 #include "core/train/engine.h"
 
 /* What was asked of a device since it was opened. One device is watched at a time. */
@@ -20,7 +21,8 @@ typedef struct mk_setup {
     const char *backend; /* NULL: kit_backend() */
     bti_model_config model;
     int64_t vocab[2];
-    bt_dtype dtype;
+    bt_dtype dtype; /* of the parameters */
+    bti_precision precision;
     const bti_sentence *sentence; /* the plan bounds updates made of these */
     int64_t sentences;
     bti_plan_options plan;

@@ -272,7 +272,7 @@ static const fault faults[] = {
     {"schedule: {kind: step}\n",
      "\"step\" is not one of inverse_sqrt, noam, linear, cosine, constant"},
     {"tokenizer: {kind: bpe}\n", "\"bpe\" is not one of sentencepiece, xlmr, words, spacy"},
-    {"training: {precision: fp16}\n", "\"fp16\" is not fp32"},
+    {"training: {precision: half}\n", "\"half\" is not one of fp32, tf32, fp16, bf16"},
     {"memory: {optimizer_state: host}\n", "\"host\" is not device"},
     {"data: {features: [a.npy]}\n", "run.yaml:1: data.features must be a list of groups"},
     {"data: {train: {source: [a, {b: c}]}}\n",

@@ -97,12 +97,6 @@ static bt_status add_array(bti_features *f, const bti_features_spec *spec, const
 
 static bt_status add_whole(bti_features *f, const bti_features_spec *spec, const bti_array *a) {
     int64_t count = a->dims > 0 ? a->shape[0] : 1;
-    if (a->dims < 2)
-        return bti_fail(BT_EINPUT,
-                        "%d dimensions: the one array of a file holds all examples, "
-                        "[examples, width], [examples, rows, width] or [examples, h, w, "
-                        "width]",
-                        a->dims);
     if (count == 0) return bti_fail(BT_EINPUT, "no example");
     if (a->place.deflated && count > 1)
         return bti_fail(BT_EINPUT,

@@ -18,6 +18,8 @@ static void gemm(bti_build *b, bti_ref a, int trans_a, bti_ref w, int trans_b, b
              &(bt_op_params){.gemm = {.trans_a = (uint8_t)trans_a,
                                       .trans_b = (uint8_t)trans_b,
                                       .stable_rows = b->stable_rows,
+                                      .tf32 = b->tf32,
+                                      .round = b->round,
                                       .alpha = 1,
                                       .beta = beta}},
              0);
@@ -73,5 +75,5 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
         }
     }
     b->sinusoids = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
-                                    b->dtype, places->position_rows, b->m->cfg.d_model);
+                                    t->dtype, places->position_rows, b->m->cfg.d_model);
 }

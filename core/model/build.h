@@ -8,14 +8,16 @@ typedef struct bti_build {
     bti_program *p;
     const bti_step *step;
     const bti_model *m;
-    bt_dtype dtype, acc;
+    bt_dtype dtype, acc; /* of activations and their gradients; of all else: parameters, logits */
+    bt_dtype round;      /* of products, see bt_gemm_params: the half type of `dtype`, or BT_F32 */
+    uint8_t tf32;
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
-    bti_tid sinusoids;
-    bti_tid memory, dmemory; /* encoder output and its gradient, 0: nothing below learns */
-    int memory_written;      /* dmemory has a first writer */
-    uint8_t stable_rows;     /* products y = x w^T keep rows apart, see decode.h */
-    int64_t row_tile;        /* > 0: they run in tiles of this many rows */
+    bti_tid sinusoids, scalars; /* scalars: the update's scalar block; 0: none */
+    bti_tid memory, dmemory;    /* encoder output and its gradient, 0: nothing below learns */
+    int memory_written;         /* dmemory has a first writer */
+    uint8_t stable_rows;        /* products y = x w^T keep rows apart, see decode.h */
+    int64_t row_tile;           /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
     uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;
@@ -77,7 +79,7 @@ void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta)
 void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta);
 /* db = beta db + column sums of dy; nothing when db is absent. */
 void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta);
-/* A new activation tensor of the model's type (gradients: BTI_CLASS_NONE). */
+/* A new activation tensor of the build's type (gradients: BTI_CLASS_NONE). */
 bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
                            int64_t rows, int64_t cols);
 

@@ -153,6 +153,8 @@ bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_pl
                                 const int32_t forbid[BT_TOPK_FORBID], bti_tid *scratch,
                                 bti_decode_program *out) {
     const bti_step eval = {.model = m, .places = places};
+    /* In the parameters' type whatever training computed in: a translation of a checkpoint does not
+     * depend on how its run, or the one that goes on from it, was computed. */
     decoding d = {.b = {.p = p,
                         .step = &eval,
                         .m = m,

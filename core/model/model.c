@@ -103,7 +103,7 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
     m->cfg = *cfg;
     m->vocab[0] = source_vocab;
     m->vocab[1] = target_vocab;
-    m->params.dtype = dtype;
+    m->params.dtype = m->data = dtype;
     m->layers = (int32_t)(cfg->encoder_layers + cfg->decoder_layers);
     m->layer = bti_alloc((size_t)m->layers, sizeof *m->layer);
     m->saved = bti_alloc((size_t)m->layers, sizeof *m->saved);
@@ -124,6 +124,11 @@ bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64
     bti_model_find_lowest(m);
     *out = m;
     return BT_OK;
+}
+
+void bti_model_compute(bti_model *m, bt_dtype data, int tf32) {
+    m->data = data;
+    m->tf32 = tf32;
 }
 
 uint32_t bti_model_may_compact(const bti_model *m) {

@@ -34,6 +34,10 @@ typedef struct bti_model {
     bti_model_config cfg;
     int64_t vocab[2]; /* source, target */
     bti_params params;
+    /* How training computes: the type of activations and of their gradients, that of the parameters
+     * or a half one; and whether fp32 products may have 10 bits of mantissa. */
+    bt_dtype data;
+    int tf32;
     int32_t embed[2];     /* tables; equal when all are tied */
     int32_t positions[2]; /* learned tables, never tied; -1: sinusoids */
     bti_pair generator;   /* w is embed[1] when tied */
@@ -44,10 +48,15 @@ typedef struct bti_model {
     struct bti_layer_saved *saved; /* scratch of an emission, one a layer */
 } bti_model;
 
-/* dtype: fp32; fp64 for checks on ref. */
+/* dtype: of the parameters, fp32; fp64 for checks on ref. Activations are of the same type unless
+ * bti_model_compute says otherwise. */
 bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64_t target_vocab,
                         bt_dtype dtype, bti_model **out);
 void bti_model_free(bti_model *m);
+/* Training in another format, for fp32 parameters: `data` fp32, fp16 or bf16. Parameters, their
+ * gradients and moments, statistics, logits and losses stay fp32; products round their operands to
+ * a half type. */
+void bti_model_compute(bti_model *m, bt_dtype data, int tf32);
 
 /* The index of a parameter by any of its names: a tied table has those of the tables that it stands
  * for. -1: there is none. */
@@ -73,7 +82,7 @@ uint32_t bti_model_may_compact(const bti_model *m);
 /* Rows of the table of sinusoids for sequences of up to max_length: none where positions are
  * learned. */
 int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length);
-/* That table, rows x d_model of the model's dtype: sin in even, cos in odd columns,
+/* That table, rows x d_model of the parameters' type: sin in even, cos in odd columns,
  * angle = row / 10000^(2 floor(col/2) / d_model). */
 void bti_model_sinusoids(const bti_model *m, int64_t rows, void *out);
 
@@ -165,6 +174,7 @@ typedef struct bti_update_step {
     const bti_places *places;
     uint64_t heap; /* bytes of a heap, 0: one */
     bt_adamw_params adamw;
+    bt_update_scalars_params scaling;
 } bti_update_step;
 bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step);
 

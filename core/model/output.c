@@ -12,10 +12,11 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
     bt_op_params ce = {.cross_entropy = {.smoothing = step->smoothing,
                                          .grad_scale = step->grad_scale,
                                          .grad = step->training != 0}};
+    bti_tid scalars = step->training ? b->scalars : 0; /* the loss scale, for the gradient */
     *loss = bti_tensor_new(p, "losses", -1, BTI_KIND_ACTIVATION, BTI_CLASS_NONE, b->acc, rows, 2);
     bti_tensor_pin(p, *loss);
     bti_tid logits =
-        bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->dtype, chunk, vocab);
+        bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->acc, chunk, vocab);
     int below = bti_model_learns(b->m, 1);
     if (step->training && below)
         *dhidden = bti_activation_new(b, "d decoder output", -1, BTI_CLASS_NONE, rows, d);
@@ -27,12 +28,12 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
     do {
         int64_t n = rows - at < chunk ? rows - at : chunk;
         bti_ref z = bti_rows(bti_all(p, logits), 0, n), hn = bti_rows(h, at, n);
-        bti_emit(p, BT_OP_GEMM, BTI_OPERANDS([BT_GEMM_A] = hn, [BT_GEMM_B] = w, [BT_GEMM_C] = z),
-                 &(bt_op_params){.gemm = {.trans_b = 1, .alpha = 1, .beta = 0}}, 0);
+        bti_linear_into(b, hn, w, z);
         bti_emit(p, BT_OP_CROSS_ENTROPY,
                  BTI_OPERANDS([BT_CROSS_ENTROPY_LOGITS] = z,
                               [BT_CROSS_ENTROPY_BIAS] = bti_weight(b, gen.b),
                               [BT_CROSS_ENTROPY_LABELS] = bti_rows(labels, at, n),
+                              [BT_CROSS_ENTROPY_SCALARS] = bti_all(p, scalars),
                               [BT_CROSS_ENTROPY_LOSS] = bti_rows(bti_all(p, *loss), at, n)),
                  &ce, 0);
         if (step->training) {

@@ -124,13 +124,17 @@ bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_pr
     bti_build b = {.p = p,
                    .step = step,
                    .m = m,
-                   .dtype = m->params.dtype,
-                   .acc = bti_dtype_acc(m->params.dtype)};
+                   .dtype = m->data,
+                   .acc = bti_dtype_acc(m->params.dtype),
+                   .round = m->data == m->params.dtype ? BT_F32 : m->data,
+                   .tf32 = (uint8_t)m->tf32};
     final_norm norm[2] = {{0, 0}, {0, 0}};
     bti_tid loss = 0, dhidden = 0;
     bti_program_begin(p, step->choices.keep, m->layers);
     bti_declare_parameters(&b, step->places);
     declare_tables(&b, step->places);
+    b.scalars = bti_tensor_fixed(p, "scalars", BTI_REGION_CONSTANT, step->places->scalars, b.acc, 1,
+                                 BT_SCALAR_COUNT);
     memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);
     b.memory = bti_stack_fwd(&b, 0, bti_embedding_fwd(&b, 0), &norm[0].x, &norm[0].stats);
     bti_tensor_keep(p, b.memory); /* every decoder layer reads it */

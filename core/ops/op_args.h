@@ -174,15 +174,37 @@ typedef struct bt_cross_entropy_params {
     uint8_t grad;
 } bt_cross_entropy_params;
 
+/* value_loss: u = z + bias against the targets t, C values a row. loss R x 2, both columns
+ * loss[r] = 1/C sum_c e(u, t), and with `grad` z becomes grad_scale / C * de/du, times
+ * scalars[BT_SCALAR_LOSS_SCALE] where scalars (1 x BT_SCALAR_COUNT) is there; without, z is left in
+ * any state.
+ *   BT_VALUES_BINARY  e = max(u, 0) - t u + log(1 + exp(-|u|)),  de/du = sigmoid(u) - t:
+ *                     binary cross-entropy of t in [0, 1] against sigmoid(u), safe for any u
+ *   BT_VALUES_SQUARE  e = (u - t)^2,  de/du = 2 (u - t) */
+typedef enum bt_values { BT_VALUES_BINARY, BT_VALUES_SQUARE } bt_values;
+typedef struct bt_value_loss_params {
+    bt_values kind;
+    double grad_scale;
+    uint8_t grad;
+} bt_value_loss_params;
+
 /* axpby: y = a x + b y, R x C; b 0: y is not read. x and y are of any two floating types. */
 typedef struct bt_axpby_params {
     double a, b;
 } bt_axpby_params;
 
-/* gather: y_r = x[index_r]; index R x 1, rows of x. */
+/* gather: y_r = x[index_r]; index R x 1, rows of x; a negative one gives a row of zeros. */
 typedef struct bt_gather_params {
     int32_t unused;
 } bt_gather_params;
+
+/* gate_fwd: y = s a + (1 - s) b with s = sigmoid(z + bias); all R x C, bias 1 x C or absent. y may
+ * be a, b or z. gate_bwd: da = s dy, db = (1 - s) dy, dz = s (1 - s) (a - b) dy; each may be dy, a,
+ * b or z, but no two the same. The gradient of the bias is the column sums of dz, see bias_act_bwd.
+ */
+typedef struct bt_gate_params {
+    int32_t unused;
+} bt_gate_params;
 
 /* topk: the k = value.cols best entries of log_softmax(logits + bias) of each row, best first, ties
  * to the smaller id. value and id are R x k. Ids in `forbid` (-1: none) are never given, though
@@ -249,8 +271,10 @@ typedef union bt_op_params {
     bt_attn_params attn;
     bt_embed_params embed;
     bt_cross_entropy_params cross_entropy;
+    bt_value_loss_params value_loss;
     bt_axpby_params axpby;
     bt_gather_params gather;
+    bt_gate_params gate;
     bt_topk_params topk;
     bt_sumsq_params sumsq;
     bt_update_scalars_params update_scalars;

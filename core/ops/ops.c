@@ -307,6 +307,18 @@ static bt_status check_cross_entropy(const bt_call *call) {
     return shape(call, BT_CROSS_ENTROPY_LOSS, z->rows, 2);
 }
 
+static bt_status check_value_loss(const bt_call *call) {
+    const bt_value_loss_params *p = &call->p.value_loss;
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    if (z->cols < 1) return bad(call, BT_VALUE_LOSS_Z, "has no values");
+    if ((unsigned)p->kind > BT_VALUES_SQUARE)
+        return bad(call, -1, "unknown kind of loss %d", p->kind);
+    BT_TRY(shape(call, BT_VALUE_LOSS_BIAS, 1, z->cols));
+    BT_TRY(shape(call, BT_VALUE_LOSS_TARGET, z->rows, z->cols));
+    BT_TRY(shape(call, BT_VALUE_LOSS_SCALARS, 1, BT_SCALAR_COUNT));
+    return shape(call, BT_VALUE_LOSS_LOSS, z->rows, 2);
+}
+
 static bt_status check_axpby(const bt_call *call) {
     const bt_view *x = &call->t[BT_AXPBY_X];
     return shape(call, BT_AXPBY_Y, x->rows, x->cols);
@@ -316,6 +328,22 @@ static bt_status check_gather(const bt_call *call) {
     const bt_view *y = &call->t[BT_GATHER_Y];
     BT_TRY(shape(call, BT_GATHER_INDEX, y->rows, 1));
     return shape(call, BT_GATHER_X, call->t[BT_GATHER_X].rows, y->cols);
+}
+
+static bt_status check_gate_fwd(const bt_call *call) {
+    const bt_view *a = &call->t[BT_GATE_FWD_A];
+    BT_TRY(shape(call, BT_GATE_FWD_B, a->rows, a->cols));
+    BT_TRY(shape(call, BT_GATE_FWD_Z, a->rows, a->cols));
+    BT_TRY(shape(call, BT_GATE_FWD_BIAS, 1, a->cols));
+    return shape(call, BT_GATE_FWD_Y, a->rows, a->cols);
+}
+
+static bt_status check_gate_bwd(const bt_call *call) {
+    const bt_view *dy = &call->t[BT_GATE_BWD_DY];
+    BT_TRY(shape(call, BT_GATE_BWD_BIAS, 1, dy->cols));
+    for (int i = BT_GATE_BWD_A; i <= BT_GATE_BWD_DZ; i++)
+        if (i != BT_GATE_BWD_BIAS) BT_TRY(shape(call, i, dy->rows, dy->cols));
+    return BT_OK;
 }
 
 static bt_status check_topk(const bt_call *call) {

@@ -5,6 +5,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/train/precision.h"
 
 /* Changes that free less than this part of the least bytes are not worth telling. */
 #define WORTH(bytes) ((bytes) / 100)
@@ -13,7 +14,7 @@
 
 /* ---- changes -----------------------------------------------------------------------------------
  * Each alters `w` and says so, or gives 0 where there is nothing to change. In order of what they
- * cost: time; a few long lines; parameters that many models share anyway; then the model itself. */
+ * cost: time; a few long lines; digits; parameters that many models share anyway; then the model itself. */
 
 typedef int (*change_fn)(const bti_session *s, bti_what_if *w, bti_advice *a);
 
@@ -23,6 +24,21 @@ static int recompute(const bti_session *s, bti_what_if *w, bti_advice *a) {
     w->recompute = BTI_RECOMPUTE_AUTO;
     snprintf(a->change, sizeof a->change, "memory.recompute: auto");
     return 1;
+}
+
+/* Half activations; bf16 before fp16, which wants a loss scale. */
+static int halve_activations(const bti_session *s, bti_what_if *w, bti_advice *a) {
+    static const bti_precision half[] = {BTI_PRECISION_BF16, BTI_PRECISION_FP16};
+    if (bti_precision_data(w->precision) != BT_F32) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (!bti_precision_has(&s->dev->info, half[i])) continue;
+        w->precision = half[i];
+        snprintf(a->change, sizeof a->change, "training.precision: %s",
+                 bti_precision_name(half[i]));
+        snprintf(a->cost, sizeof a->cost, "activations are rounded to it");
+        return 1;
+    }
+    return 0;
 }
 
 static int64_t longest_of(const bti_session *s) {
@@ -126,8 +142,9 @@ static int narrower(const bti_session *s, bti_what_if *w, bti_advice *a) {
     return 1;
 }
 
-static const change_fn changes[] = {recompute,   cut_outliers, tie,          halve_batch,
-                                    fewer_words, halve_length, fewer_layers, narrower};
+static const change_fn changes[] = {recompute,    cut_outliers, halve_activations,
+                                    tie,          halve_batch,  fewer_words,
+                                    halve_length, fewer_layers, narrower};
 #define CHANGES ((int)(sizeof changes / sizeof changes[0]))
 
 /* ---- asking ------------------------------------------------------------------------------------

@@ -89,9 +89,11 @@ static bt_status write_positions(bti_engine *e) {
 }
 
 /* The part of the scalar block that lives on the device. */
-static bt_status write_scale(bti_engine *e, double loss_scale, double good) {
+bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
     bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
     double value[] = {loss_scale, good};
+    e->loss_scale = loss_scale;
+    e->good = good;
     for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
     return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf,
@@ -103,7 +105,8 @@ static bt_status emit_update(bti_engine *e) {
     bti_update_step step = {.model = e->model,
                             .places = &e->plan->places,
                             .heap = e->plan->heap,
-                            .adamw = e->settings.adamw};
+                            .adamw = e->settings.adamw,
+                            .scaling = e->settings.scaling};
     BT_TRY(bti_model_emit_update(e->update, &step));
     return bti_layout_take(e->update, e->plan->update);
 }
@@ -124,7 +127,8 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     if (status == BT_OK) status = take_host(e);
     if (status == BT_OK) status = take_index(e);
     if (status == BT_OK) status = write_positions(e);
-    if (status == BT_OK) status = write_scale(e, 1, 0);
+    if (status == BT_OK)
+        status = bti_engine_set_scale(e, settings->loss_scale > 0 ? settings->loss_scale : 1, 0);
     if (status == BT_OK) status = emit_update(e);
     if (status != BT_OK) {
         bti_engine_free(e);
@@ -339,7 +343,7 @@ static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_
 
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
-    bti_update_result result = {0};
+    bti_update_result result = {.loss_scale = e->loss_scale};
     BT_TRY(count_rows(e, sentence, n, &result));
     if (result.rows[1] == 0) {
         result.skipped = 1;
@@ -367,6 +371,8 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     result.nll = sum.nll / (double)sum.rows;
     result.grad_norm = scalar(e, BT_SCALAR_NORM);
     result.skipped = scalar(e, BT_SCALAR_SKIP) != 0;
+    result.loss_scale = e->loss_scale = scalar(e, BT_SCALAR_LOSS_SCALE);
+    e->good = scalar(e, BT_SCALAR_GOOD);
     if (!result.skipped) e->steps++;
     *out = result;
     return BT_OK;

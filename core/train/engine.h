@@ -19,6 +19,8 @@ typedef struct bti_engine_settings {
     uint64_t seed;
     double smoothing, clip_norm;
     bt_adamw_params adamw;
+    double loss_scale; /* of the first update; 0: none, which is 1 */
+    bt_update_scalars_params scaling;
     bti_run_hooks hooks; /* tests */
     /* Tests: called when all gradients of an update are there, before the step. */
     bt_status (*before_step)(void *user, struct bti_engine *e, int64_t update);
@@ -46,6 +48,9 @@ typedef struct bti_engine {
     uint64_t *seen;      /* scratch: a bit for each symbol, all clear */
     int64_t max_sentences, max_target_rows;
     int64_t steps; /* optimiser steps taken; skipped ones do not count */
+    /* The loss scale of the next update and updates without overflow since it changed: what the
+     * device held after the last one. */
+    double loss_scale, good;
 } bti_engine;
 
 typedef struct bti_update_result {
@@ -53,7 +58,8 @@ typedef struct bti_update_result {
     double grad_norm; /* before clipping */
     int64_t rows[2];  /* source and target tokens */
     int64_t micro_batches;
-    int skipped; /* a gradient was not finite: nothing was changed */
+    double loss_scale; /* of the next update: halved when this one overflowed */
+    int skipped;       /* a gradient was not finite: nothing was changed */
 } bti_update_result;
 
 /* Takes all memory. Weights and moments are zero until bti_engine_init or writes. The plan, model
@@ -65,6 +71,9 @@ void bti_engine_free(bti_engine *e);
 
 /* First values of all parameters from the seed. */
 bt_status bti_engine_init(bti_engine *e);
+
+/* Goes on with a loss scale: this one, which stood for `good` updates. */
+bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good);
 
 /* One update over n sentences, in place order. */
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,

@@ -8,6 +8,8 @@
 #include "core/base/text.h"
 #include "core/train/advice.h"
 #include "core/train/chart.h"
+#include "core/train/precision.h"
+#include "core/train/what_if.h"
 
 bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
     bti_session_options options = {.known_devices = 1};
@@ -164,13 +166,18 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         bytes_json(p), "micro_batch", "sentences", (json_int_t)c->sentences, "source_tokens",
         (json_int_t)c->rows[0], "target_tokens", (json_int_t)c->rows[1], "micro_batches_per_update",
         (json_int_t)p->micro_batches, "recompute", recompute_json(s), "logit_rows",
-        (json_int_t)p->choices.logit_rows, "precision", "fp32", "optimizer_state", "device",
-        "longest_pair", longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice",
-        advice_json(advice), "predicted", "seconds_per_update", p->seconds, "parameters",
+        (json_int_t)p->choices.logit_rows, "precision",
+        bti_precision_name(s->cfg->training.precision), "optimizer_state", "device", "longest_pair",
+        longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice", advice_json(advice),
+        "predicted", "seconds_per_update", p->seconds, "parameters",
         (json_int_t)s->model->params.elements, "largest_allocation_bytes",
         (json_int_t)s->dev->info.max_alloc);
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
     json_object_set_new(root, "lengths_are_assumed", json_boolean(s->corpus == NULL));
+    json_object_set_new(root, "frozen_parameters",
+                        json_integer((json_int_t)bti_params_frozen(&s->model->params)));
+    if (s->initial != NULL)
+        json_object_set_new(root, "first_values", json_string(bti_initial_text(s->initial)));
     json_object_set_new(root, "memory", memory_json(&s->budget));
     json_object_set_new(root, "blame", p->fits ? json_null() : blame_json(s));
     return root;
@@ -210,6 +217,17 @@ static void add_head(bti_text *t, const bti_session *s) {
         bti_text_add(t, NAME "%s\n", "first values", bti_initial_text(s->initial));
 }
 
+/* Where another precision costs time: fp32 in the same budget, from rates of the same device. */
+static void add_fp32(bti_text *t, const bti_session *s) {
+    bti_what_if w = bti_what_if_as_is(s);
+    bti_needs needs;
+    if (w.precision == BTI_PRECISION_FP32 || s->known || !s->plan->fits) return;
+    w.precision = BTI_PRECISION_FP32;
+    if (bti_what_if_ask(s, &w, &needs) != BT_OK || !needs.fits) return;
+    if (needs.seconds < 0.95 * s->plan->seconds)
+        bti_text_add(t, "; %.3g in fp32, which fits too", needs.seconds);
+}
+
 static void add_how(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
     char n[3][BTI_NUMBER_BYTES], again[160];
@@ -221,6 +239,10 @@ static void add_how(bti_text *t, const bti_session *s) {
                  p->micro_batches == 1 ? "" : "es");
     bti_text_add(t, NAME "up to %s source and %s target tokens\n", "micro-batch",
                  whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]));
+    if (s->cfg->training.precision != BTI_PRECISION_FP32)
+        bti_text_add(t, NAME "%s%s\n", "precision", bti_precision_name(s->cfg->training.precision),
+                     s->model->data != BT_F32 ? ": activations; weights, gradients and moments fp32"
+                                              : " products");
     bti_describe_recompute(p, s->model->layers, again, sizeof again);
     bti_text_add(t, NAME "%s\n", "recomputed", again);
     bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",
@@ -234,8 +256,10 @@ static void add_how(bti_text *t, const bti_session *s) {
     else
         bti_text_add(t, NAME "%s source and %s target tokens (assumed)\n", "every pair",
                      whole(n[0], pair[0]), whole(n[1], pair[1]));
-    bti_text_add(t, NAME "%.3g seconds an update%s\n\n", "predicted", p->seconds,
+    bti_text_add(t, NAME "%.3g seconds an update%s", "predicted", p->seconds,
                  s->known ? ", from its data sheet" : "");
+    add_fp32(t, s);
+    bti_text_add(t, "\n\n");
 }
 
 /* One line of the table: bytes, share of the budget, bar. */

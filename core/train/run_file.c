@@ -538,6 +538,11 @@ static bt_status settle(reader *r) {
     if (c->training.updates == 0 && c->training.epochs == 0)
         return fail_at(blame(r, "training.updates", "training.epochs"),
                        "training.updates and training.epochs are both 0: the run would not end");
+    if (c->training.precision == BTI_PRECISION_FP16 &&
+        c->training.loss_scale > c->training.loss_scale_max)
+        return fail_at(blame(r, "training.loss_scale", "training.loss_scale_max"),
+                       "training.loss_scale %g is above training.loss_scale_max %g",
+                       c->training.loss_scale, c->training.loss_scale_max);
     BT_TRY(settle_vocabulary(r));
     c->model.position_rows = c->data.max_length;
     for (int side = 0; side < 2; side++) {

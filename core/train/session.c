@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/data/unknown.h"
 #include "core/train/plan_file.h"
+#include "core/train/precision.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -221,6 +222,7 @@ bt_status bti_session_initial(bti_session *s) {
 
 static bt_status make_model(bti_session *s) {
     BT_TRY(bti_model_new(&s->cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model));
+    bti_precision_set(s->cfg->training.precision, s->model);
     return freeze(s->cfg, s->model);
 }
 
@@ -350,7 +352,9 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
 /* The plan that the run began with; without a good one another is searched. */
 static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
     if (path == NULL || !bti_file_exists(path)) return 0;
-    if (bti_plan_file_read(path, s->dev->info.name, s->model->layers, out) == BT_OK) return 1;
+    const char *precision = bti_precision_name(s->cfg->training.precision);
+    if (bti_plan_file_read(path, s->dev->info.name, precision, s->model->layers, out) == BT_OK)
+        return 1;
     bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
     return 0;
 }
@@ -362,12 +366,30 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
     BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &s->budget));
-    if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
+    if (s->known == NULL) bti_rates_get(s->dev, s->cfg->training.precision, &s->rates);
     bti_plan_options options = bti_session_plan_options(s);
     bti_choice kept;
     if (read_kept(s, o->kept, &kept)) options.wanted = &kept;
     return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
                             &s->plan);
+}
+
+/* The next device that computes in the run's precision. */
+static bt_status next_device(const bti_session *s, bti_device_list *l, int *at, int threads,
+                             const char **known, bt_dev **out) {
+    for (;;) {
+        bt_dev *dev;
+        BT_TRY(bti_device_next(l, at, threads, known, &dev));
+        bt_status status = bti_precision_check(&dev->info, s->cfg->training.precision);
+        if (status == BT_OK) {
+            *out = dev;
+            return BT_OK;
+        }
+        bti_device_close(dev);
+        if (l->named) return status;
+        snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        bti_log(BT_LOG_WARN, "passed over: %s", l->last);
+    }
 }
 
 /* Goes on to the devices behind the first one while the plan does not fit; when it fits on none,
@@ -382,7 +404,7 @@ static bt_status plan_somewhere(bti_session *s, const bti_session_options *o, bt
         bti_session next = first;
         next.plan = NULL;
         const char **known = o->known_devices ? &next.known : NULL;
-        if (bti_device_next(l, &at, o->threads, known, &next.dev) != BT_OK) break;
+        if (next_device(s, l, &at, o->threads, known, &next.dev) != BT_OK) break;
         if (make_plan(&next, o) == BT_OK && next.plan->fits) {
             bti_log(BT_LOG_INFO, "the run fits on %s, not on %s", next.dev->info.name,
                     first.dev->info.name);
@@ -417,7 +439,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     bti_device_list_make(options->device, &devices);
     /* What can be refused at once is: a wrong device, size or name before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
-    if (status == BT_OK) status = bti_device_next(&devices, &at, options->threads, known, &s->dev);
+    if (status == BT_OK) status = next_device(s, &devices, &at, options->threads, known, &s->dev);
     if (status == BT_OK) status = check_freeze(cfg);
     if (status == BT_OK) status = open_text(s);
     if (status == BT_OK) status = open_valid(s);

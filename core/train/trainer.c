@@ -14,6 +14,7 @@
 #include "core/train/log_json.h"
 #include "core/train/plan_file.h"
 #include "core/train/plot.h"
+#include "core/train/precision.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
 #include "core/train/validation.h"
@@ -78,6 +79,8 @@ static bti_checkpoint_info info_of(const trainer *t) {
     bti_checkpoint_info info = t->valid;
     info.update = t->done;
     info.steps = t->engine->steps;
+    info.loss_scale = t->engine->loss_scale;
+    info.good = t->engine->good;
     info.corpus = bti_corpus_checksum(t->s->corpus);
     info.run = t->run_text;
     for (int i = 0; i < 2; i++) {
@@ -160,6 +163,7 @@ static int is_outside(const char *key) {
 typedef struct difference {
     const bti_run_config *cfg;
     int fixed_only; /* else the other changes are told */
+    int rescaled;   /* what the loss scale was found for has changed */
     char text[512];
 } difference;
 
@@ -168,6 +172,8 @@ static void note_difference(void *user, const char *key, const char *was, const 
     int is_same_run = !is_fixed(d->cfg, key);
     if (is_same_run && is_outside(key)) return;
     if (is_same_run) {
+        d->rescaled |= strcmp(key, "training.precision") == 0;
+        d->rescaled |= strcmp(key, "training.loss_scale") == 0;
         if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
         return;
     }
@@ -176,8 +182,8 @@ static void note_difference(void *user, const char *key, const char *was, const 
              is);
 }
 
-/* What decides the loss curve must be as it was. */
-static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
+/* What decides the loss curve must be as it was. *rescaled: the loss scale begins anew. */
+static bt_status check_resume(const trainer *t, const bti_checkpoint *c, int *rescaled) {
     static const char *const side[] = {"source", "target"};
     bti_checkpoint_info here = info_of(t);
     for (int i = 0; i < 2; i++)
@@ -204,6 +210,7 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
     d.fixed_only = 0;
     if (status == BT_OK) status = bti_run_config_compare(old, t->cfg, note_difference, &d);
     bti_run_config_free(old);
+    *rescaled = d.rescaled;
     return status;
 }
 
@@ -241,8 +248,11 @@ static bt_status begin(trainer *t) {
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
         return first_values(t);
     }
-    bt_status status = check_resume(t, c);
+    int rescaled = 0;
+    double scale = t->engine->loss_scale;
+    bt_status status = check_resume(t, c, &rescaled);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
+    if (status == BT_OK && rescaled) status = bti_engine_set_scale(t->engine, scale, 0);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
         t->valid = c->info;
@@ -255,6 +265,17 @@ static bt_status begin(trainer *t) {
 /* ---- updates -----------------------------------------------------------------------------------
  */
 
+/* A gradient of fp16 is too large at times: that is how the loss scale is found. */
+static void say_skip(const trainer *t, const bti_update_result *r) {
+    if (t->engine->settings.scaling.growth_interval > 0)
+        bti_log(BT_LOG_INFO,
+                "update %lld: a gradient overflows; the step is skipped, the loss scale is %g now",
+                (long long)t->done, r->loss_scale);
+    else
+        bti_log(BT_LOG_WARN, "update %lld: a gradient is not finite; the step is skipped",
+                (long long)t->done);
+}
+
 static bt_status after_skip(trainer *t, const bti_update_result *r) {
     if (!r->skipped) {
         t->skipped_in_row = 0;
@@ -262,14 +283,19 @@ static bt_status after_skip(trainer *t, const bti_update_result *r) {
     }
     t->skipped++;
     t->skipped_in_row++;
-    if (r->rows[1] > 0)
-        bti_log(BT_LOG_WARN, "update %lld: a gradient is not finite; the step is skipped",
-                (long long)t->done);
+    if (r->rows[1] > 0) say_skip(t, r);
+    if (r->loss_scale < 1)
+        return bti_fail(BT_ENUMERIC,
+                        "update %lld: gradients overflow fp16 even at loss scale %g; set "
+                        "training.precision to bf16 or fp32, or lower optimizer.lr, and go on from "
+                        "the last checkpoint",
+                        (long long)t->done, 2 * r->loss_scale);
     if (t->skipped_in_row < MAX_SKIPPED) return BT_OK;
     return bti_fail(BT_ENUMERIC,
                     "update %lld: gradients were not finite in %d updates in a row; lower "
-                    "optimizer.lr or lengthen schedule.warmup and go on from the last checkpoint",
-                    (long long)t->done, MAX_SKIPPED);
+                    "optimizer.lr%s or lengthen schedule.warmup and go on from the last checkpoint",
+                    (long long)t->done, MAX_SKIPPED,
+                    r->loss_scale > 1 ? " or training.loss_scale" : "");
 }
 
 static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, double lr,
@@ -289,7 +315,7 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
                              .tokens_per_s = rate,
                              .planned_bytes = t->s->plan->total,
                              .peak_bytes = peak_bytes(t),
-                             .loss_scale = 1,
+                             .loss_scale = r->loss_scale,
                              .skipped = r->skipped};
     BT_TRY(bti_log_json_write(t->log, &record));
     report(t, &(bt_progress){.kind = BT_PROGRESS_UPDATE,
@@ -305,7 +331,7 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
                              .tokens_per_s = t->rate,
                              .planned_bytes = record.planned_bytes,
                              .peak_bytes = record.peak_bytes,
-                             .loss_scale = 1,
+                             .loss_scale = record.loss_scale,
                              .skipped = t->skipped,
                              .seconds_left =
                                  t->seconds_per_update * (double)(t->s->last_update - t->done),
@@ -438,6 +464,7 @@ static bt_status open_engine(trainer *t) {
                   .eps = c->optimizer.eps,
                   .weight_decay = c->optimizer.weight_decay,
                   .decoupled = c->optimizer.kind == BTI_OPTIMIZER_ADAMW}};
+    settings.loss_scale = bti_precision_scale(c, &settings.scaling);
     BT_TRY(bti_session_check(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
@@ -473,7 +500,8 @@ static bt_status write_output(trainer *t) {
     BT_TRY(copy_tokenizers(t));
     char *path = bti_path_join(t->cfg->output, "plan.json");
     if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, t->s->plan);
+    const char *precision = bti_precision_name(t->cfg->training.precision);
+    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, precision, t->s->plan);
     bti_free(path);
     BT_TRY(status);
     path = bti_path_join(t->cfg->output, "run.yaml");
@@ -505,9 +533,11 @@ static void say_plan(const trainer *t) {
     int64_t frozen = bti_params_frozen(&t->s->model->params);
     if (frozen > 0) bti_log(BT_LOG_INFO, "%lld of the parameters are frozen", (long long)frozen);
     bti_log(BT_LOG_INFO,
-            "%lld parameters on %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d layers "
+            "%lld parameters on %s in %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d "
+            "layers "
             "recomputed, output in chunks of %lld rows; longest pair: line %lld",
-            (long long)t->s->model->params.elements, t->s->dev->info.name, total, budget,
+            (long long)t->s->model->params.elements, t->s->dev->info.name,
+            bti_precision_name(t->cfg->training.precision), total, budget,
             (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", p->choice.layers,
             t->s->model->layers, (long long)p->choices.logit_rows, (long long)c->longest_line);
 }
