@@ -75,5 +75,6 @@ target_compile_options(bantam_cuda PRIVATE
 # What `bantam devices` says of a card that is none of these.
 string(REPLACE "-real" "" names "${names}")
 target_compile_definitions(bantam_cuda PRIVATE BTCU_BUILT_FOR="${names}")
-set_target_properties(bantam_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+set_target_properties(bantam_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static
+                      CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/ci/ptxas_log.sh)
 install(TARGETS bantam_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/bantam)

@@ -1,9 +1,12 @@
 /* Kernels: what a launch may ask for, and the walk over the blocks of a grid. */
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <link.h>
+#include <map>
+#include <string>
 #include <sys/mman.h>
 
 #include "cuda_runtime.h"
@@ -151,6 +154,35 @@ void run_grid(const kernel_call &k, const std::function<void()> &body) {
                 k.shared_bytes, 1e3 * (seconds() - start));
 }
 
+/* ---- what was launched: CUSIM_LAUNCHES names a file for it, read by ci/cuda_table.sh ------------
+ */
+struct largest_launch {
+    unsigned threads = 0;
+    size_t shared_bytes = 0;
+};
+using all_launches = std::map<std::string, largest_launch>;
+all_launches *launches; /* by the kernel's name without template arguments */
+
+void write_launches() {
+    FILE *f = fopen(getenv("CUSIM_LAUNCHES"), "w");
+    if (f == nullptr) return;
+    for (const auto &l : *launches)
+        fprintf(f, "%s %u %zu\n", l.first.c_str(), l.second.threads, l.second.shared_bytes);
+    fclose(f);
+}
+
+void note_launch(const kernel_call &k) {
+    if (getenv("CUSIM_LAUNCHES") == nullptr) return;
+    if (launches == nullptr) {
+        launches = new all_launches;
+        atexit(write_launches);
+    }
+    const char *name = k.name + strspn(k.name, "(");
+    largest_launch &l = (*launches)[std::string(name, strcspn(name, "<)"))];
+    l.threads = std::max(l.threads, k.block.x * k.block.y * k.block.z);
+    l.shared_bytes = std::max(l.shared_bytes, k.shared_bytes);
+}
+
 /* ---- what a launch may ask for ------------------------------------------------------------------
  */
 cudaError_t check(const kernel_call &k) {
@@ -177,6 +209,7 @@ void enqueue(const kernel_call &call, std::function<void()> body) {
         raise(wrong);
         return;
     }
+    note_launch(call);
     submit(call.stream, [call, body = std::move(body)] {
         if (counts.kernels + 1 == config().fail_kernel) {
             counts.kernels++;

@@ -1,4 +1,6 @@
-/* Device memory: host memory that nobody sees but kernels of its device and the runtime's copies.
+/* Device memory: host memory that nobody sees but kernels of its device and the runtime's copies:
+ * by a protection key of the processor where it has them (a register is all that changes), else by
+ * mprotect on every buffer.
  *
  * A buffer ends (rounded to 256 bytes, as CUDA aligns) before a page that cannot be touched; what
  * lies between holds a pattern that is checked when it is freed. It starts as NaN. A freed buffer's
@@ -34,6 +36,7 @@ struct buffer {
 struct memory {
     size_t used = 0;                     /* of the device: buffers and what libraries took */
     std::map<const char *, buffer> live; /* by address */
+    int key = -1;                        /* protection key; -1: there is none */
 };
 
 struct freed_range {
@@ -45,21 +48,34 @@ struct all_memory {
     std::vector<memory> device;
     std::deque<freed_range> freed;
     std::map<const char *, size_t> pinned;
+    std::vector<int> key; /* of each device, kept over restarts */
     int sight = SIGHT_NONE;
 };
 
 all_memory &m = *new all_memory;
 
 memory &of(int device) {
-    if (m.device.size() <= (size_t)device) m.device.resize((size_t)device + 1);
+    while (m.device.size() <= (size_t)device) {
+        m.device.emplace_back();
+        if (config().protect && m.key.size() < m.device.size())
+            m.key.push_back(pkey_alloc(0, PKEY_DISABLE_ACCESS));
+        if (config().protect) m.device.back().key = m.key[m.device.size() - 1];
+    }
     return m.device[(size_t)device];
 }
 
 bool sees(int sight, int device) { return sight == SIGHT_ALL || sight == device; }
 
-void show(const buffer &b, bool visible) {
-    if (mprotect(b.pages, b.length, visible ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-        die("mprotect failed");
+void protect(const buffer &b, int rights) {
+    if (mprotect(b.pages, b.length, rights) != 0) die("mprotect failed");
+}
+
+void show(memory &d, bool visible) {
+    if (d.key >= 0)
+        pkey_set(d.key, visible ? 0 : PKEY_DISABLE_ACCESS);
+    else
+        for (const auto &entry : d.live)
+            protect(entry.second, visible ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 const buffer *find(const memory &d, const void *p) {
@@ -83,7 +99,8 @@ template <class F> void for_slack(const buffer &b, F f) {
 
 const char SLACK = (char)0xff;
 
-buffer map_buffer(size_t bytes) {
+/* Visible: the caller sees all memory. */
+buffer map_buffer(size_t bytes, int key) {
     buffer b;
     b.bytes = bytes;
     b.length = rounded(bytes, PAGE);
@@ -92,7 +109,9 @@ buffer map_buffer(size_t bytes) {
     if (p == MAP_FAILED) die("no address space for a buffer of %zu bytes", bytes);
     b.pages = p + PAGE;
     b.data = b.pages + b.length - rounded(bytes, ALIGN);
-    show(b, true);
+    protect(b, PROT_READ | PROT_WRITE);
+    if (key >= 0 && pkey_mprotect(b.pages, b.length, PROT_READ | PROT_WRITE, key) != 0)
+        die("pkey_mprotect failed");
     if (b.length <= MOST_FILLED) memset(b.pages, SLACK, b.length);
 #if CUSIM_ASAN
     __asan_poison_memory_region(b.pages, b.length);
@@ -101,8 +120,8 @@ buffer map_buffer(size_t bytes) {
     return b;
 }
 
+/* The caller sees all memory. */
 void unmap_buffer(const buffer &b) {
-    show(b, true);
 #if CUSIM_ASAN
     __asan_unpoison_memory_region(b.pages, b.length);
 #endif
@@ -113,7 +132,7 @@ void unmap_buffer(const buffer &b) {
                     p - b.data);
         });
     madvise(b.pages, b.length, MADV_DONTNEED);
-    show(b, false);
+    protect(b, PROT_NONE);
     m.freed.push_back({b.pages - PAGE, b.length + 2 * PAGE});
     if (m.freed.size() <= FREED_KEPT) return;
     munmap(m.freed.front().begin, m.freed.front().length);
@@ -141,8 +160,7 @@ size_t free_bytes(int device) {
 void expose(int sight) {
     if (m.sight == sight || !config().protect) return;
     for (size_t d = 0; d < m.device.size(); d++)
-        if (sees(sight, (int)d) != sees(m.sight, (int)d))
-            for (auto &entry : m.device[d].live) show(entry.second, sees(sight, (int)d));
+        if (sees(sight, (int)d) != sees(m.sight, (int)d)) show(m.device[d], sees(sight, (int)d));
     m.sight = sight;
 }
 
@@ -230,8 +248,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
         (largest > 0 && bytes > largest))
         return raise(cudaErrorMemoryAllocation);
     if (bytes == 0) return cudaSuccess;
-    const buffer b = map_buffer(bytes);
-    if (config().protect) show(b, sees(m.sight, device));
+    expose(SIGHT_ALL);
+    const buffer b = map_buffer(bytes, of(device).key);
     of(device).live[b.data] = b;
     use(of(device), held);
     *p = b.data;
@@ -242,6 +260,7 @@ cudaError_t cudaFree(void *p) {
     CUSIM_API();
     if (p == nullptr) return cudaSuccess;
     finish_all();
+    expose(SIGHT_ALL);
     for (memory &d : m.device) {
         auto it = d.live.find(static_cast<const char *>(p));
         if (it == d.live.end()) continue;
