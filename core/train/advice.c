@@ -14,7 +14,8 @@
 
 /* ---- changes -----------------------------------------------------------------------------------
  * Each alters `w` and says so, or gives 0 where there is nothing to change. In order of what they
- * cost: time; a few long lines; digits; parameters that many models share anyway; then the model itself. */
+ * cost: time; a few long lines; digits; parameters that many models share anyway; then the model
+ * itself. */
 
 typedef int (*change_fn)(const bti_session *s, bti_what_if *w, bti_advice *a);
 
@@ -252,11 +253,15 @@ static void add_memory(bti_text *t, const bti_session *s) {
 }
 
 static void add_blame(bti_text *t, const bti_session *s) {
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_blame b = bti_blame_of(s);
     char text[256];
     int64_t n[2];
     bti_blame_text(&b, text, sizeof text);
+    if (s->corpus == NULL) {
+        bti_text_add(t, "; most is %s", text);
+        return;
+    }
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_corpus_source(s->corpus, c->longest, &n[0]);
     bti_corpus_target(s->corpus, c->longest, &n[1]);
     bti_text_add(t,
