@@ -157,6 +157,15 @@ int mk_there(void) {
     return count > 0;
 }
 
+int mk_computes_in(bti_precision p) {
+    bt_dev *dev = mk_device(kit_backend(), NULL);
+    int has = bti_precision_has(&dev->info, p);
+    bti_device_close(dev);
+    if (!has)
+        kit_skip("%s: the %s backend does not compute in it", bti_precision_name(p), kit_backend());
+    return has;
+}
+
 bt_dev *mk_device(const char *backend, mk_watch *watch) {
     bt_dev *dev;
     if (strstr(backend, "far") != NULL) far_register();

@@ -54,6 +54,8 @@ mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
 /* Is there a device of kit_backend()? Where an optional one is missing, skips and says why. */
 int mk_there(void);
+/* Does kit_backend()'s device compute in it? Where not, skips and says so. */
+int mk_computes_in(bti_precision p);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
 /* All elements of a state region as doubles, in parameter order, compact gradients at their ids,
