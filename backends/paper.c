@@ -87,6 +87,7 @@ bt_status bti_device_open_known(const bti_known_device *known, bt_dev **out) {
                  .alignment = ALIGNMENT,
                  .row_tile = ROW_TILE,
                  .dtypes = 1u << BT_F32 | 1u << BT_F16 | 1u << BT_BF16,
+                 .tf32 = known->major >= 8,
                  .threads = 1,
                  .flops = REACHED_FLOPS * known->flops,
                  .bytes_per_s = REACHED_BYTES * known->bytes_per_s},
