@@ -31,21 +31,22 @@ static version_text version_of(int number) {
     return v;
 }
 
+/* A driver runs what any release of its own major version made. */
 static void why_old_driver(char *reason, size_t size) {
     int driver = 0, runtime = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
     if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = CUDART_VERSION;
     if (driver == 0)
         snprintf(reason, size,
-                 "no NVIDIA driver (libcuda.so.1): install the driver of the card, of CUDA %s or "
+                 "no NVIDIA driver (libcuda.so.1): install the card's driver, one for CUDA %d.0 or "
                  "later",
-                 version_of(runtime).text);
+                 runtime / 1000);
     else
         snprintf(
             reason, size,
-            "the NVIDIA driver is for CUDA %s, this build needs %s: install a later driver, or "
-            "build with a toolkit that the driver knows",
-            version_of(driver).text, version_of(runtime).text);
+            "the NVIDIA driver is for CUDA %s, this build needs one for %d.0 or later: install "
+            "a later driver, or build with an older toolkit",
+            version_of(driver).text, runtime / 1000);
 }
 
 /* Why cudaGetDeviceCount found none. */
@@ -151,19 +152,14 @@ static bt_status describe(btcu_dev *d) {
 /* ---- does it run? ------------------------------------------------------------------------------
  */
 
-/* "370,860" as "3.7, 8.6". */
+/* BTCU_BUILT_FOR, "37, 86", as "3.7, 8.6". */
 static void built_for(char *out, size_t size) {
     size_t n = 0;
-    out[0] = 0;
-    for (const char *at = btcu_architectures(); *at != 0 && n + 12 < size;) {
-        char *end;
-        const long number = strtol(at, &end, 10);
-        n += (size_t)snprintf(out + n, size - n, "%s%ld.%ld", n ? ", " : "", number / 100,
-                              number / 10 % 10);
-        at = *end == ',' ? end + 1 : end;
-        if (end == at && *end != 0) break;
+    for (const char *at = BTCU_BUILT_FOR; *at != 0 && n + 2 < size; at++) {
+        if (at[0] >= '0' && at[0] <= '9' && (at[1] < '0' || at[1] > '9')) out[n++] = '.';
+        out[n++] = *at;
     }
-    if (n == 0) snprintf(out, size, "no architecture that it knows of");
+    out[n] = 0;
 }
 
 static int is_missing_code(cudaError_t code) {
@@ -176,7 +172,7 @@ static bt_status not_supported(const btcu_dev *d) {
     built_for(list, sizeof list);
     return btcu_failf(d->base.host, BT_EDEVICE,
                       "cuda:%d, %s: not supported by this build (built for %s): build with "
-                      "CMAKE_CUDA_ARCHITECTURES=%d%d",
+                      "-DBANTAM_CUDA_ARCHITECTURES=%d%d-real",
                       d->index, d->base.info.name, list, d->major, d->minor);
 }
 

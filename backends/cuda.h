@@ -50,6 +50,9 @@ bt_status btcu_enter(bt_dev *dev, bt_stream **s);
 /* BT_OK, or the failure of a call on a stream: a late one sticks to it. */
 bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what);
 bt_status btcu_open_stream(btcu_dev *d, bt_stream *s);
+/* Says who has the memory; cudaMalloc, whose failure does. */
+bt_status btcu_no_memory(bt_dev *dev, const char *what);
+bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out);
 
 /* ---- cuda.c, for the device table --------------------------------------------------------------
  */

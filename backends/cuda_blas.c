@@ -84,10 +84,11 @@ bt_status btcu_blas_open(btcu_dev *d) {
             blas.why);
     d->blas = calloc(1, sizeof *d->blas);
     if (d->blas == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
-    bt_status status = btcu_blas_check(dev, blas.cublasCreate_v2(&d->blas->handle), "cublasCreate");
-    if (status == BT_OK)
-        status = btcu_check(dev, NULL, cudaMalloc(&d->blas->workspace, workspace_bytes(d)),
-                            "workspace of cuBLAS");
+    const cublasStatus_t code = blas.cublasCreate_v2(&d->blas->handle);
+    bt_status status = code == CUBLAS_STATUS_ALLOC_FAILED
+                           ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
+                           : btcu_blas_check(dev, code, "cublasCreate");
+    if (status == BT_OK) status = btcu_malloc(dev, workspace_bytes(d), &d->blas->workspace);
     /* The stream first: setting it takes the workspace away. */
     if (status == BT_OK)
         status = btcu_blas_check(dev, blas.cublasSetStream_v2(d->blas->handle, d->own.stream),

@@ -35,15 +35,12 @@ static int is_refusal(cudaError_t code) {
 bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
     if (code == cudaSuccess) return BT_OK;
     (void)cudaGetLastError(); /* a refused call leaves its code there: the next launch is not it */
-    const bt_status status = btcu_fail(dev->host, code, what);
-    if (s != NULL && !is_refusal(code)) {
-        s->failure = status;
-        snprintf(s->text, sizeof s->text,
-                 "cuda: %s failed: %s (%s, %d): the device is lost to this "
-                 "process",
-                 what, cudaGetErrorString(code), cudaGetErrorName(code), (int)code);
-    }
-    return status;
+    if (s == NULL || is_refusal(code)) return btcu_fail(dev->host, code, what);
+    s->failure = status_of(code);
+    snprintf(s->text, sizeof s->text, "cuda:%d: %s: %s (%s, %d): the device is lost to this run",
+             btcu_self(dev)->index, what, cudaGetErrorString(code), cudaGetErrorName(code),
+             (int)code);
+    return btcu_failf(dev->host, s->failure, "%s", s->text);
 }
 
 bt_status btcu_enter(bt_dev *dev, bt_stream **s) {
@@ -55,15 +52,19 @@ bt_status btcu_enter(bt_dev *dev, bt_stream **s) {
 
 /* The same for what belongs to no stream. */
 static bt_status use_device(bt_dev *dev) {
-    return btcu_check(dev, NULL, cudaSetDevice(btcu_self(dev)->index), "cudaSetDevice");
+    bt_stream *own = NULL;
+    return btcu_enter(dev, &own);
 }
+
+/* What is freed is freed on a device that failed, too. */
+static int may_free(bt_dev *dev) { return cudaSetDevice(btcu_self(dev)->index) == cudaSuccess; }
 
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
 static void cuda_free(bt_dev *dev, bt_buf *buf) {
     if (buf == NULL) return;
-    if (use_device(dev) == BT_OK) btcu_check(dev, NULL, cudaFree(buf->p), "cudaFree");
+    if (may_free(dev)) btcu_check(dev, NULL, cudaFree(buf->p), "cudaFree");
     btcu_self(dev)->used -= buf->bytes;
     free(buf);
 }
@@ -76,16 +77,25 @@ static bt_status poison(bt_dev *dev, const bt_buf *buf) {
     return btcu_check(dev, &d->own, code, "first use of new memory");
 }
 
-static bt_status no_memory(bt_dev *dev, uint64_t bytes, cudaError_t code) {
+bt_status btcu_no_memory(bt_dev *dev, const char *what) {
     size_t room = 0, total = 0;
-    btcu_check(dev, NULL, code, "cudaMalloc");
-    if (code != cudaErrorMemoryAllocation) return BT_EDEVICE;
     if (cudaMemGetInfo(&room, &total) != cudaSuccess) (void)cudaGetLastError();
-    return btcu_failf(dev->host, BT_ENOMEM,
-                      "cuda:%d: %llu bytes cannot be allocated: %zu of %zu are free, %llu are held "
-                      "by this run",
-                      btcu_self(dev)->index, (unsigned long long)bytes, room, total,
-                      (unsigned long long)btcu_self(dev)->used);
+    return btcu_failf(
+        dev->host, BT_ENOMEM,
+        "cuda:%d: %s cannot be allocated: %zu of %zu bytes are free, this run has %llu "
+        "in buffers, other processes and the driver hold the rest",
+        btcu_self(dev)->index, what, room, total, (unsigned long long)btcu_self(dev)->used);
+}
+
+bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out) {
+    char what[160];
+    const cudaError_t code = cudaMalloc(out, bytes);
+    if (code != cudaErrorMemoryAllocation)
+        return btcu_check(dev, &btcu_self(dev)->own, code, "cudaMalloc");
+    (void)cudaGetLastError();
+    snprintf(what, sizeof what, "%llu bytes in one piece (BANTAM_CUDA_MAX_ALLOC=N: several of N)",
+             (unsigned long long)bytes);
+    return btcu_no_memory(dev, what);
 }
 
 static bt_status cuda_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
@@ -98,10 +108,10 @@ static bt_status cuda_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     bt_buf *buf = calloc(1, sizeof *buf);
     if (buf == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
     void *p = NULL;
-    const cudaError_t code = cudaMalloc(&p, bytes ? bytes : 1);
-    if (code != cudaSuccess) {
+    status = btcu_malloc(dev, bytes ? bytes : 1, &p);
+    if (status != BT_OK) {
         free(buf);
-        return no_memory(dev, bytes, code);
+        return status;
     }
     *buf = (bt_buf){p, bytes ? bytes : 1};
     btcu_self(dev)->used += buf->bytes;
@@ -190,7 +200,7 @@ static bt_status cuda_stream_new(bt_dev *dev, bt_stream **out) {
 
 static void cuda_stream_free(bt_dev *dev, bt_stream *s) {
     if (s == NULL) return;
-    if (use_device(dev) == BT_OK) {
+    if (may_free(dev)) {
         btcu_check(dev, NULL, cudaStreamSynchronize(s->stream), "cudaStreamSynchronize");
         btcu_check(dev, NULL, cudaStreamDestroy(s->stream), "cudaStreamDestroy");
     }
@@ -220,8 +230,7 @@ static bt_status cuda_event_new(bt_dev *dev, bt_event **out) {
 
 static void cuda_event_free(bt_dev *dev, bt_event *e) {
     if (e == NULL) return;
-    if (use_device(dev) == BT_OK)
-        btcu_check(dev, NULL, cudaEventDestroy(e->event), "cudaEventDestroy");
+    if (may_free(dev)) btcu_check(dev, NULL, cudaEventDestroy(e->event), "cudaEventDestroy");
     free(e);
 }
 

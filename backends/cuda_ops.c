@@ -463,6 +463,7 @@ static btcu_adamw adamw_of(const bt_adamw_params *p, const bt_view *scalars) {
         .eps = (float)p->eps,
         .decay = (float)p->weight_decay,
         .decoupled = p->decoupled,
+        .first_row = p->first_row,
     };
 }
 
@@ -489,6 +490,24 @@ static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
     a.kept = call->t[BT_ADAMW_ROWS_G].rows;
     ENTER(dev, s);
     return btcu_check(dev, s, btcu_adamw_rows(&a, s->stream), "adamw_rows");
+}
+
+static bt_status op_adamw8(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    btcu_adamw8 a = {
+        .a = adamw_of(&call->p.adamw, &call->t[BT_ADAMW8_SCALARS]),
+        .m = MAT(BT_ADAMW8_M).p,
+        .v = MAT(BT_ADAMW8_V).p,
+        .ms = floats(&call->t[BT_ADAMW8_MS]),
+        .vs = floats(&call->t[BT_ADAMW8_VS]),
+        .n = call->t[BT_ADAMW8_W].cols,
+    };
+    a.a.g = MAT(BT_ADAMW8_G);
+    a.a.index = MAT(BT_ADAMW8_INDEX);
+    a.a.w = MAT(BT_ADAMW8_W);
+    a.a.cols = call->t[BT_ADAMW8_G].cols;
+    a.a.kept = call->t[BT_ADAMW8_G].rows;
+    ENTER(dev, s);
+    return btcu_check(dev, s, btcu_adamw8_run(&a, s->stream), "adamw8");
 }
 
 #define op_gemm btcu_op_gemm

@@ -34,7 +34,8 @@
     X(sumsq) \
     X(update_scalars) \
     X(adamw) \
-    X(adamw_rows)
+    X(adamw_rows) \
+    X(adamw8)
 
 typedef enum btcl_kernel {
 #define X(name) BTCL_##name,

@@ -23,7 +23,8 @@ void btcl_f32(btcl_launch *l, double x) {
 static void put_u32(btcl_launch *l, uint32_t x) { btcl_arg(l, sizeof x, &x); }
 
 void btcl_base(btcl_launch *l, const bt_view *v) {
-    const uint64_t off = v->ld > 0 ? v->off / sizeof(float) : 0; /* int32 is as wide */
+    const uint64_t size = v->dtype == BT_U8 ? 1 : sizeof(float); /* int32 is as wide */
+    const uint64_t off = v->ld > 0 ? v->off / size : 0;
     if (v->ld > 0)
         btcl_arg(l, sizeof v->buf->mem, &v->buf->mem);
     else
@@ -531,8 +532,23 @@ static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, w->rows);
     btcl_i64(&l, w->cols);
     btcl_i64(&l, g->rows);
+    btcl_i64(&l, call->p.adamw.first_row);
     put_adamw(&l, &call->p.adamw);
     return go_quads(&l, s, w->rows, w->cols);
+}
+
+static bt_status op_adamw8(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *g = &t[BT_ADAMW8_G];
+    btcl_launch l = btcl_begin(dev, BTCL_adamw8);
+    btcl_view(&l, g);
+    btcl_view(&l, &t[BT_ADAMW8_INDEX]);
+    for (int i = BT_ADAMW8_SCALARS; i <= BT_ADAMW8_VS; i++) btcl_base(&l, &t[i]);
+    btcl_i64(&l, t[BT_ADAMW8_W].cols);
+    btcl_i64(&l, g->cols);
+    btcl_i64(&l, t[BT_ADAMW8_INDEX].rows);
+    btcl_i64(&l, call->p.adamw.first_row);
+    put_adamw(&l, &call->p.adamw);
+    return btcl_go(&l, s, (uint64_t)t[BT_ADAMW8_MS].cols);
 }
 
 #define op_gemm btcl_op_gemm

@@ -14,6 +14,8 @@
 #include "kernels_cuda/common.cuh"
 
 #define THREADS 128
+#define RESIDENT \
+    2 /* blocks on a multiprocessor: what shared memory allows, so registers may be many */
 #define TK 8
 #define TQ (THREADS / TK)
 #define KEYS 32            /* of a tile */
@@ -192,7 +194,8 @@ INLINE float soften(const btcu_attn &a, const sequence &s, int64_t i, int64_t j,
  * queries of one sequence and head, every `parts`-th. Reads Q once, K and V once for each tile of
  * queries (from the second level cache, where they fit), writes O once. */
 template <class T, int W, int NS, int RQ>
-__global__ void __launch_bounds__(THREADS) k_attn_fwd(btcu_attn a, uint32_t parts, int wide) {
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    k_attn_fwd(btcu_attn a, uint32_t parts, int wide) {
     enum { ROWS = TQ * RQ, TILE = ROWS * (W + 4) };
     DYN_SHARED(float, shared);
     float *const x = shared, *const y = x + NS * TILE, *const p = y + KEYS * (W + 4);
@@ -319,7 +322,8 @@ INLINE void pairs(const btcu_attn &a, const sequence &s, int64_t i0, int64_t j0,
 /* dq = scale dS K. A block takes tiles of queries, every `parts`-th. Reads Q and dO once, K twice
  * (a head of more than one slice: K three times) and V once for each tile. */
 template <class T, int W, int NS>
-__global__ void __launch_bounds__(THREADS) k_attn_bwd_q(btcu_attn a, uint32_t parts, int wide) {
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    k_attn_bwd_q(btcu_attn a, uint32_t parts, int wide) {
     enum { TILE = KEYS * (W + 4) };
     DYN_SHARED(float, shared);
     float *const x = shared, *const grad = x + NS * TILE, *const y = grad + NS * TILE,
@@ -399,7 +403,8 @@ INLINE void put_transposed(float *tile, const f4 (&z)[RQ_BWD]) {
 /* dk = scale dS^T Q and dv = drop(P)^T dO. A block takes tiles of keys, every `parts`-th. Reads K
  * and V once, Q once or twice and dO twice for each tile. */
 template <class T, int W, int NS>
-__global__ void __launch_bounds__(THREADS) k_attn_bwd_kv(btcu_attn a, uint32_t parts, int wide) {
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    k_attn_bwd_kv(btcu_attn a, uint32_t parts, int wide) {
     enum { TILE = KEYS * (W + 4) };
     DYN_SHARED(float, shared);
     float *const key = shared, *const value = key + NS * TILE, *const x = value + NS * TILE,

@@ -287,14 +287,3 @@ __global__ void k_add(int *out, int a, int b) { *out = a + b; }
 extern "C" cudaError_t btcu_add(int *out, int a, int b, cudaStream_t s) {
     BTCU_LAUNCH(k_add, 1, 1, 0, s, out, a, b);
 }
-
-#define TEXT_OF_(...) #__VA_ARGS__
-#define TEXT_OF(...) TEXT_OF_(__VA_ARGS__)
-
-extern "C" const char *btcu_architectures(void) {
-#ifdef __CUDA_ARCH_LIST__
-    return TEXT_OF(__CUDA_ARCH_LIST__);
-#else
-    return "";
-#endif
-}

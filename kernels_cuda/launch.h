@@ -86,8 +86,6 @@ cudaError_t btcu_scale_run(const btcu_scale *a, cudaStream_t s);
 
 /* out = a + b: shows at the start that kernels run on the device. */
 cudaError_t btcu_add(int *out, int a, int b, cudaStream_t s);
-/* Compute capabilities that the kernels are built for: "370,860,900". */
-const char *btcu_architectures(void);
 
 /* ---- norm.cu -----------------------------------------------------------------------------------
  */
@@ -179,12 +177,21 @@ typedef struct btcu_adamw {
     btcu_mat g, w, m, v; /* a flat range: 1 x cols */
     btcu_mat index;      /* adamw_rows: row k of g is for row index[k]; kept rows of g */
     const float *scalars;
-    int64_t rows, cols, kept;
+    int64_t rows, cols, kept, first_row;
     float beta1, rest1, beta2, rest2, eps, decay; /* rest = 1 - beta, of the doubles */
     int decoupled;
 } btcu_adamw;
 cudaError_t btcu_adamw_run(const btcu_adamw *a, cudaStream_t s);
 cudaError_t btcu_adamw_rows(const btcu_adamw *a, cudaStream_t s);
+
+/* Of `a`: g (flat, or compact with index, kept and cols), w, the scalars and the parameters. */
+typedef struct btcu_adamw8 {
+    btcu_adamw a;
+    uint8_t *m, *v;
+    float *ms, *vs;
+    int64_t n;
+} btcu_adamw8;
+cudaError_t btcu_adamw8_run(const btcu_adamw8 *a, cudaStream_t s);
 
 /* ---- gemm.cu -----------------------------------------------------------------------------------
  */

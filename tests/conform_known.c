@@ -339,7 +339,7 @@ static void first_step(int decoupled) {
     const double want_v[2] = {0.25 * step[0] * step[0], 0.25 * step[1] * step[1]};
     cf_call c;
     cf_begin(&c, BT_OP_ADAMW, "known");
-    c.p.adamw = (bt_adamw_params){0.5, 0.75, 0, 0.5, (uint8_t)decoupled};
+    c.p.adamw = (bt_adamw_params){0.5, 0.75, 0, 0.5, (uint8_t)decoupled, 0};
     set(&c, BT_ADAMW_G, 1, 2, g);
     set(&c, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT, scalars);
     set(&c, BT_ADAMW_W, 1, 2, w);
@@ -363,7 +363,7 @@ static void step_of_rows(void) {
     const double want_w[3] = {1 - 0.5 * 2, 1 - 0.5 * 3 / sqrt(27), 1 + 0.5 * 1 / 2};
     cf_call c;
     cf_begin(&c, BT_OP_ADAMW_ROWS, "known");
-    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1};
+    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1, 0};
     set(&c, BT_ADAMW_ROWS_G, 2, 1, g);
     set(&c, BT_ADAMW_ROWS_INDEX, 2, 1, index);
     set(&c, BT_ADAMW_ROWS_SCALARS, 1, BT_SCALAR_COUNT, scalars);
@@ -373,6 +373,38 @@ static void step_of_rows(void) {
     expect("weights of rows", answer(&c, BT_ADAMW_ROWS_W), want_w, 3);
     expect("first moment of rows", answer(&c, BT_ADAMW_ROWS_M), want_m, 3);
     expect("second moment of rows", answer(&c, BT_ADAMW_ROWS_V), want_v, 3);
+}
+
+/* Codes 127 and 255 are a block's largest; between them the fourth root is even; a v far below the
+ * largest keeps code 1. The last two elements have no gradient, which the index says too. */
+static void step_in_8_bits(int compact) {
+    static const double scalars[BT_SCALAR_COUNT] = {[BT_SCALAR_LR] = 0.5,
+                                                    [BT_SCALAR_CORRECTION1] = 1,
+                                                    [BT_SCALAR_CORRECTION2] = 1,
+                                                    [BT_SCALAR_FACTOR] = 2};
+    static const double g[4] = {0, 4, 0, 0}, index[1] = {0}, w[4] = {1, 1, 1, 1},
+                        m[4] = {127, 0, 256 - 127, 0}, v[4] = {255, 0, 255, 1}, ms = 2, vs = 4;
+    /* m = 2, 0, -2, 0 and v = 4, 0, 4, 4 / 255^4; g' = 0, 8, 0, 0;
+     * m = m / 2 + g' / 2 = 1, 4, -1, 0;  v = v / 4 + 3/4 g'^2 = 1, 48, 1, 1 / 255^4 */
+    static const double want_m[4] = {90, 127, 256 - 90, 0}; /* 127 (1/4)^(1/4) = 89.8 */
+    static const double want_v[4] = {97, 255, 97, 1};       /* 255 (1/48)^(1/4) = 96.9 */
+    const double want_w[4] = {0.5, 1 - 2 / sqrt(48), 1.5, 1}, most_m = 4, most_v = 48;
+    cf_call c;
+    cf_begin(&c, BT_OP_ADAMW8, "known");
+    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1, 0};
+    set(&c, BT_ADAMW8_G, 1, compact ? 2 : 4, g);
+    if (compact) set(&c, BT_ADAMW8_INDEX, 1, 1, index);
+    set(&c, BT_ADAMW8_SCALARS, 1, BT_SCALAR_COUNT, scalars);
+    set(&c, BT_ADAMW8_W, 1, 4, w);
+    set(&c, BT_ADAMW8_M, 1, 4, m);
+    set(&c, BT_ADAMW8_MS, 1, 1, &ms);
+    set(&c, BT_ADAMW8_V, 1, 4, v);
+    set(&c, BT_ADAMW8_VS, 1, 1, &vs);
+    expect("weights beside codes", answer(&c, BT_ADAMW8_W), want_w, 4);
+    expect("scale of the first moment", answer(&c, BT_ADAMW8_MS), &most_m, 1);
+    expect("scale of the second moment", answer(&c, BT_ADAMW8_VS), &most_v, 1);
+    expect("codes of the first moment", answer(&c, BT_ADAMW8_M), want_m, 4);
+    expect("codes of the second moment", answer(&c, BT_ADAMW8_V), want_v, 4);
 }
 
 void known_answers(void) {
@@ -393,5 +425,7 @@ void known_answers(void) {
     first_step(0);
     first_step(1);
     step_of_rows();
+    step_in_8_bits(0);
+    step_in_8_bits(1);
     cf_reset();
 }

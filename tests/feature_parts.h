@@ -48,5 +48,6 @@ void check_counting(const bti_features *f, int64_t i, int64_t rows, float first)
 
 void add_feature_faults(TCase *tc);
 void add_labels(TCase *tc);
+void add_feature_program(TCase *tc);
 
 #endif

@@ -54,11 +54,10 @@ static bt_status list_npy(const void *map, size_t bytes, bti_arrays *out) {
 }
 
 static bt_status add_tensor(const bti_st_file *f, size_t i, size_t bytes, bti_arrays *out) {
-    static const bti_number type[BT_DTYPE_COUNT] = {[BT_F32] = BTI_NUMBER_F32,
-                                                    [BT_F64] = BTI_NUMBER_F64,
-                                                    [BT_F16] = BTI_NUMBER_F16,
-                                                    [BT_BF16] = BTI_NUMBER_BF16,
-                                                    [BT_I32] = BTI_NUMBER_I32};
+    static const bti_number type[BT_DTYPE_COUNT] = {
+        [BT_F32] = BTI_NUMBER_F32,   [BT_F64] = BTI_NUMBER_F64, [BT_F16] = BTI_NUMBER_F16,
+        [BT_BF16] = BTI_NUMBER_BF16, [BT_I32] = BTI_NUMBER_I32, [BT_U8] = BTI_NUMBER_U8};
+    _Static_assert(BT_DTYPE_COUNT == 6, "each type of tensors has its name here");
     _Static_assert(BTI_ST_MAX_DIMS <= BTI_ARRAY_DIMS, "shapes fit");
     const bti_st_tensor *t = bti_st_at(f, i, NULL);
     bti_array a = {.dims = t->dims, .place = {.packed = bytes}};

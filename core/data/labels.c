@@ -25,7 +25,8 @@ struct bti_labels {
     int64_t width, number_room;
     bti_strings names;
     const char **class_name; /* in order, into names */
-    char *path;              /* of the first file, for messages */
+    int64_t *class_examples;
+    char *path; /* of the first file, for messages */
 };
 
 /* ---- growing --------------------------------------------------------------------------------- */
@@ -299,7 +300,8 @@ static bt_status order_classes(bti_labels *l, int known) {
     class_of *list = bti_alloc(n, sizeof *list);
     int32_t *now = bti_alloc(n, sizeof *now);
     l->class_name = bti_alloc(n, sizeof *l->class_name);
-    if (list == NULL || now == NULL || l->class_name == NULL) {
+    l->class_examples = bti_alloc(n, sizeof *l->class_examples);
+    if (list == NULL || now == NULL || l->class_name == NULL || l->class_examples == NULL) {
         bti_free(list);
         bti_free(now);
         return BT_ENOMEM;
@@ -319,6 +321,7 @@ static bt_status order_classes(bti_labels *l, int known) {
     bti_free(list);
     bti_free(now);
     tidy(l);
+    for (int64_t k = 0; k < l->ids; k++) l->class_examples[l->id[k]]++;
     return BT_OK;
 }
 
@@ -354,6 +357,7 @@ void bti_labels_close(bti_labels *l) {
     if (l == NULL) return;
     bti_strings_free(&l->names);
     bti_free(l->class_name);
+    bti_free(l->class_examples);
     bti_free(l->begin);
     bti_free(l->id);
     bti_free(l->number);
@@ -364,6 +368,7 @@ void bti_labels_close(bti_labels *l) {
 int64_t bti_labels_count(const bti_labels *l) { return l->count; }
 int32_t bti_labels_classes(const bti_labels *l) { return (int32_t)l->names.count; }
 const char *bti_labels_class_name(const bti_labels *l, int32_t c) { return l->class_name[c]; }
+int64_t bti_labels_class_examples(const bti_labels *l, int32_t c) { return l->class_examples[c]; }
 int64_t bti_labels_width(const bti_labels *l) { return l->width; }
 
 const int32_t *bti_labels_ids(const bti_labels *l, int64_t i, int64_t *count) {

@@ -34,6 +34,8 @@ int64_t bti_labels_count(const bti_labels *l); /* examples */
 /* Classes, none of numbers; and the name of one, owned by the labels. */
 int32_t bti_labels_classes(const bti_labels *l);
 const char *bti_labels_class_name(const bti_labels *l, int32_t c);
+/* How many examples have it. */
+int64_t bti_labels_class_examples(const bti_labels *l, int32_t c);
 /* Classes of example i, rising: exactly one of BTI_LABEL_CLASS. Owned by the labels. */
 const int32_t *bti_labels_ids(const bti_labels *l, int64_t i, int64_t *count);
 /* Numbers of an example, and those of example i. Owned by the labels. */

@@ -86,7 +86,7 @@ bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const
     d->base = staging;
     d->tile = info->row_tile;
     d->caps = caps_for(d, batch);
-    bti_decode_staging_plan(&d->caps, align, &d->staging);
+    bti_decode_staging_plan(m, &d->caps, align, &d->staging);
     for (int i = 0; i < BTI_DECODE_TABLES; i++) d->staging.at[i] += staging;
     d->scratch = bti_alloc(2 * (size_t)m->cfg.decoder_layers, sizeof *d->scratch);
     status =

@@ -116,7 +116,8 @@ static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t 
     bti_program *p = l->program;
     bti_train_program program;
     bti_shape shape;
-    bti_stage(&l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort, &shape);
+    BT_TRY(bti_stage(l->model, &l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort,
+                     &shape));
     bt_view v = bti_arena_at(l->arena, BTI_REGION_STAGING, 0);
     BT_TRY(dev->ops->upload(dev, NULL, v.buf, v.off, l->host, l->places.staging.bytes));
     BT_TRY(emit(l, p, &shape, &program));

@@ -99,6 +99,7 @@ bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step) {
             &(bt_op_params){.adamw = step->adamw}, 0);
     }
     for (int side = 0; side < 2; side++)
-        if (t->param[m->embed[side]].compact) emit_table(p, step, side, scalars);
+        if (m->embed[side] >= 0 && t->param[m->embed[side]].compact)
+            emit_table(p, step, side, scalars);
     return bti_program_end(p);
 }

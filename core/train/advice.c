@@ -7,14 +7,16 @@
 #include "core/base/text.h"
 #include "core/train/precision.h"
 
-/* Changes that free less than this part of the least bytes are not worth telling. */
+/* Changes that free less than this part of the least bytes are not worth telling, unless no more is
+ * missing. */
 #define WORTH(bytes) ((bytes) / 100)
 /* A limit on lengths is cheap when it touches at most one pair of so many. */
 #define FEW 100
 
 /* ---- changes -----------------------------------------------------------------------------------
  * Each alters `w` and says so, or gives 0 where there is nothing to change. In order of what they
- * cost: time; a few long lines; digits; parameters that many models share anyway; then the model itself. */
+ * cost: time; a few long lines; digits; parameters that many models share anyway; then the model
+ * itself. */
 
 typedef int (*change_fn)(const bti_session *s, bti_what_if *w, bti_advice *a);
 
@@ -182,10 +184,11 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
         memset(a, 0, sizeof *a);
         if (!changes[i](s, &w, a)) continue;
         BT_TRY(bti_what_if_ask(s, &w, &needs));
-        if (needs.least >= out->least || out->least - needs.least < WORTH(out->least)) continue;
+        a->fits = needs.least <= s->budget.limit;
+        if (needs.least >= out->least) continue;
+        if (out->least - needs.least < WORTH(out->least) && !a->fits) continue;
         a->frees = out->least - needs.least;
         a->needs = needs.least;
-        a->fits = needs.least <= s->budget.limit;
         made[out->count++] = changes[i];
     }
     one.batch = 1;

@@ -247,11 +247,11 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
                      .update = (uint32_t)m->update,
                      .smoothing = e->settings.smoothing,
                      .grad_scale = m->grad_scale};
-    bti_stage(&plan->places.staging, m->sentence, m->n, m->place, e->settings.start,
-              e->host_slot[slot], e->sort, &step.shape);
+    BT_TRY(bti_stage(e->model, &plan->places.staging, m->sentence, m->n, m->place,
+                     e->settings.start, e->host_slot[slot], e->sort, &step.shape));
     for (int side = 0; side < 2; side++)
         if (training && is_compact(e, side))
-            bti_stage_compact(&plan->places.staging, e->host_slot[slot], side,
+            bti_stage_compact(e->model, &plan->places.staging, e->host_slot[slot], side,
                               step.shape.distinct[side], e->index[side]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
     BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
@@ -302,20 +302,25 @@ static void sum_losses(const bti_engine *e, int64_t rows, bti_loss_sum *sum) {
     sum->rows += rows;
 }
 
+static bt_status count_sentence(const bti_engine *e, const bti_sentence *s, int64_t count[2]) {
+    count[0] = bti_encoder_rows(e->model, s);
+    count[1] = s->count[1];
+    for (int side = 0; side < 2; side++)
+        if (count[side] > e->plan->caps.rows[side])
+            return bti_fail(BT_EINTERNAL, "a sentence of %lld rows, %lld planned",
+                            (long long)count[side], (long long)e->plan->caps.rows[side]);
+    return BT_OK;
+}
+
 static bt_status count_rows(bti_engine *e, const bti_sentence *sentence, int64_t n,
                             bti_update_result *out) {
     if (n > e->max_sentences)
         return bti_fail(BT_EINTERNAL, "update of %lld sentences, %lld planned", (long long)n,
                         (long long)e->max_sentences);
-    for (int64_t i = 0; i < n; i++)
-        for (int side = 0; side < 2; side++) {
-            e->counts[i][side] = sentence[i].count[side];
-            out->rows[side] += sentence[i].count[side];
-            if (sentence[i].count[side] > e->plan->caps.rows[side])
-                return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
-                                (long long)sentence[i].count[side],
-                                (long long)e->plan->caps.rows[side]);
-        }
+    for (int64_t i = 0; i < n; i++) {
+        BT_TRY(count_sentence(e, &sentence[i], e->counts[i]));
+        for (int side = 0; side < 2; side++) out->rows[side] += e->counts[i][side];
+    }
     if (out->rows[1] > e->max_target_rows)
         return bti_fail(BT_EINTERNAL, "update of %lld target symbols, %lld planned",
                         (long long)out->rows[1], (long long)e->max_target_rows);
@@ -386,12 +391,7 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
     for (int64_t at = 0; at < n; at += m.n, m.index++) {
         int64_t block = n - at < e->max_sentences ? n - at : e->max_sentences, rows;
         for (int64_t i = 0; i < block; i++)
-            for (int side = 0; side < 2; side++) {
-                e->counts[i][side] = sentence[at + i].count[side];
-                if (e->counts[i][side] > caps->rows[side])
-                    return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
-                                    (long long)e->counts[i][side], (long long)caps->rows[side]);
-            }
+            BT_TRY(count_sentence(e, &sentence[at + i], e->counts[i]));
         m.sentence = sentence + at;
         m.n = bti_split_next(caps, (const int64_t(*)[2])e->counts, 0, block);
         BT_TRY(micro_batch(e, &m, &rows));

@@ -9,10 +9,28 @@
 
 struct bti_engine;
 
+/* Where dense features come from. */
+typedef struct bti_dense {
+    void *user;
+    /* Rows x width numbers of an example's feature. Allocates nothing. */
+    bt_status (*read)(void *user, int32_t feature, int64_t example, float *out);
+} bti_dense;
+
+/* An example. Without a decoder count[1] is 1: ids[1] is its class, or `values` its targets. */
 typedef struct bti_sentence {
     const int32_t *ids[2]; /* source, target; the end symbol last */
     int64_t count[2];
+    const bti_dense *dense; /* NULL: there are no features */
+    int64_t example;        /* what `dense` knows it by */
+    const int32_t *rows;    /* of each feature */
+    const float *values;    /* model.outputs of them */
 } bti_sentence;
+
+/* Rows of a segment of the encoder's input, of the encoder, and of what its layers attend to
+ * beside. */
+int64_t bti_sentence_segment(const bti_model *m, const bti_sentence *s, int32_t segment);
+int64_t bti_encoder_rows(const bti_model *m, const bti_sentence *s);
+int64_t bti_memory_rows(const bti_model *m, const bti_sentence *s);
 
 typedef struct bti_engine_settings {
     int32_t start; /* symbol before the first target symbol */
@@ -97,10 +115,15 @@ bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param,
                                 int64_t count, const void *host);
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
 
-/* staging.c: fills the integer tables of sentences 0 .. n-1, whose places in the update begin at
- * `place`, and the micro-batch's shape. `sort` is scratch of rows + 65,537 words. */
-void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, int64_t place,
-               int32_t start, void *slot, int32_t *sort, bti_shape *shape);
+/* staging.c: fills the tables of sentences 0 .. n-1, whose places in the update begin at `place`,
+ * reads their features, and gives the micro-batch's shape. `sort` is scratch of rows + 65,537
+ * words. Fails where features cannot be read, or do not go with each other. */
+bt_status bti_stage(const bti_model *m, const bti_staging *at, const bti_sentence *sentence,
+                    int64_t n, int64_t place, int32_t start, void *slot, int32_t *sort,
+                    bti_shape *shape);
+/* The part of it that makes the encoder's tables for a model with segments. */
+bt_status bti_stage_source(const bti_model *m, const bti_staging *at, const bti_sentence *sentence,
+                           int64_t n, int64_t place, void *slot, int32_t *sort, bti_shape *shape);
 /* The distinct ids that n sentences feed to a side, ascending, INT32_MAX behind the last; gives how
  * many there are, of which the first `room` are kept. `seen`: vocab bits, clear before and after.
  */
@@ -108,7 +131,7 @@ int64_t bti_stage_index(const bti_sentence *sentence, int64_t n, int side, int32
                         uint64_t *seen, int64_t vocab, int32_t *index, int64_t room);
 /* Turns the ids of a side's segs into their places in such an index of the whole update: rows of
  * the compact gradient. */
-void bti_stage_compact(const bti_staging *at, void *slot, int side, int64_t distinct,
-                       const int32_t *index);
+void bti_stage_compact(const bti_model *m, const bti_staging *at, void *slot, int side,
+                       int64_t distinct, const int32_t *index);
 
 #endif

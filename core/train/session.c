@@ -131,11 +131,14 @@ static bt_status open_valid(bti_session *s) {
 
 bt_status bti_session_tokenizers(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    for (int side = 0; side < (c->shared ? 1 : 2); side++) {
+    const int text[2] = {c->data.train_source.count > 0, c->data.train_target.count > 0};
+    int both = text[0] && text[1];
+    for (int side = 0; side < 2; side++) {
+        if (!text[side] || (side == 1 && both && c->shared)) continue;
         BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
-    if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    if (both && c->shared) s->tokenizer[1] = s->tokenizer[0];
     return BT_OK;
 }
 

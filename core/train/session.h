@@ -47,7 +47,8 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s);
 /* Opens and checks the run file's initial_model where it has one, and says what was found. */
 bt_status bti_session_initial(bti_session *s);
-/* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
+/* The part of it that opens the tokenisers, for a session that holds cfg and stop only. A side
+ * without text gets none. */
 bt_status bti_session_tokenizers(bti_session *s);
 
 /* ---- plans of the session's run and of changed ones ---------------------------------------------

@@ -293,9 +293,9 @@ static bt_status after_skip(trainer *t, const bti_update_result *r) {
     if (t->skipped_in_row < MAX_SKIPPED) return BT_OK;
     return bti_fail(BT_ENUMERIC,
                     "update %lld: gradients were not finite in %d updates in a row; lower "
-                    "optimizer.lr%s or lengthen schedule.warmup and go on from the last checkpoint",
+                    "%soptimizer.lr or lengthen schedule.warmup and go on from the last checkpoint",
                     (long long)t->done, MAX_SKIPPED,
-                    r->loss_scale > 1 ? " or training.loss_scale" : "");
+                    r->loss_scale > 1 ? "training.loss_scale or " : "");
 }
 
 static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, double lr,

@@ -172,7 +172,7 @@ bt_status bti_workload_measure(const bti_updates *u, bti_workload *out) {
         bti_workload_clear(&w);
         return status;
     }
-    for (int i = 0; i < 3; i++) w.mean_pairs[i] /= s.sentences;
+    for (int i = 0; i < BTI_PAIRS; i++) w.mean_pairs[i] /= s.sentences;
     for (int side = 0; side < 2; side++) w.mean_rows[side] = s.rows[side] / (double)s.updates;
     w.mean_sentences = s.sentences / (double)s.updates;
     *out = w;

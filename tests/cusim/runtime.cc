@@ -263,6 +263,8 @@ cudaError_t cudaDriverGetVersion(int *version) {
 cudaError_t cudaGetDeviceCount(int *count) {
     CUSIM_API();
     if (config().count_error != 0) return raise((cudaError_t)config().count_error);
+    /* A driver runs what later releases of its own major version made. */
+    if (config().driver / 1000 < CUDART_VERSION / 1000) return raise(cudaErrorInsufficientDriver);
     if (config().devices == 0) return raise(cudaErrorNoDevice);
     *count = config().devices;
     return cudaSuccess;
