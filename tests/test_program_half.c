@@ -178,6 +178,29 @@ START_TEST(b6_fixed_scale) {
 }
 END_TEST
 
+/* ---- bytes -------------------------------------------------------------------------------------
+ */
+
+/* What the plan halves is not taken: the resident peak falls by as much. */
+START_TEST(resident_in_half) {
+    double planned[2], peak[2];
+    if (!has("cpu", BTI_PRECISION_BF16)) return;
+    for (int i = 0; i < 2; i++) {
+        small_run r = small_run_new(200);
+        check_status(half(r, "cpu", i ? "bf16" : "fp32", "--updates=3", "--set=model.d_model=256",
+                          "--set=model.ff=1024", "--set=training.batch=200",
+                          "--set=memory.recompute=none"),
+                     0);
+        json_t *log = read_log(r.out);
+        planned[i] = number_at(json_array_get(log, 2), "planned_bytes");
+        peak[i] = number_at(json_array_get(log, 2), "peak_bytes");
+        json_decref(log);
+    }
+    ck_assert_msg(planned[0] - planned[1] > 16e6, "%g and %g planned", planned[0], planned[1]);
+    kit_near(peak[0] - peak[1], planned[0] - planned[1], 4e6);
+}
+END_TEST
+
 /* ---- plans and devices -------------------------------------------------------------------------
  */
 
@@ -256,6 +279,7 @@ void add_half(TCase *tc) {
     tcase_add_test(tc, resume_in_another);
     tcase_add_test(tc, b6_overflow_without_end);
     tcase_add_test(tc, b6_fixed_scale);
+    tcase_add_test(tc, resident_in_half);
     tcase_add_test(tc, plan_in_half);
     tcase_add_test(tc, advice_names_half);
     tcase_add_test(tc, device_lacks_it);

@@ -255,11 +255,15 @@ static void add_memory(bti_text *t, const bti_session *s) {
 }
 
 static void add_blame(bti_text *t, const bti_session *s) {
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_blame b = bti_blame_of(s);
     char text[256];
     int64_t n[2];
     bti_blame_text(&b, text, sizeof text);
+    if (s->corpus == NULL) {
+        bti_text_add(t, "; most is %s", text);
+        return;
+    }
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_corpus_source(s->corpus, c->longest, &n[0]);
     bti_corpus_target(s->corpus, c->longest, &n[1]);
     bti_text_add(t,
