@@ -12,17 +12,6 @@
 #include "tests/cusim/samples.h"
 #include "tests/cusim_parts.h"
 
-#ifdef __SANITIZE_ADDRESS__
-#define ASAN 1
-#else
-#define ASAN 0
-#endif
-#ifdef __SANITIZE_THREAD__
-#define TSAN 1
-#else
-#define TSAN 0
-#endif
-
 void cs_restart(const char *settings) {
     static const char *const names[] = {"CUSIM_DEVICES",     "CUSIM_ARCH",      "CUSIM_DRIVER",
                                         "CUSIM_COUNT_ERROR", "CUSIM_IMAGES",    "CUSIM_MEM",
@@ -169,19 +158,38 @@ END_TEST
  */
 enum { LOG = 1 << 16 };
 
-/* Runs `f(at)` in a process of its own: how it ended, and what it wrote. */
+/* What a child process can be asked to do, by its place in this list. */
+enum { CHILD_TASKS = 9 };
+static void (*const child_tasks[CHILD_TASKS])(int at);
+
+/* The program as `--child TASK AT SETTINGS`: does it; coming back means that nothing was found. */
+static char **child_argv;
+START_TEST(be_child) {
+    alarm(100);
+    cs_restart(child_argv[4]);
+    child_tasks[atoi(child_argv[2])](atoi(child_argv[3]));
+    if (CS_TSAN) exit(0); /* its verdict is the exit status */
+    _exit(0);
+}
+END_TEST
+static void add_child(TCase *tc) { tcase_add_test(tc, be_child); }
+
+/* Runs `f(at)` in a process of its own, started anew, since ThreadSanitizer sees little after a
+ * fork: how it ended, and what it wrote. */
 static int run_child(void (*f)(int at), int at, const char *settings, char *log) {
-    int ends[2];
+    int ends[2], task = 0;
+    while (task < CHILD_TASKS && child_tasks[task] != f) task++;
+    ck_assert_int_lt(task, CHILD_TASKS);
+    const char *task_text = kit_str("%d", task), *at_text = kit_str("%d", at);
     ck_assert_int_eq(pipe(ends), 0);
     fflush(stdout);
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
-        alarm(100);
-        cs_restart(settings);
-        f(at);
+        execl("/proc/self/exe", "test_cusim", "--child", task_text, at_text, settings, NULL);
         _exit(0);
     }
     close(ends[1]);
@@ -195,14 +203,13 @@ static int run_child(void (*f)(int at), int at, const char *settings, char *log)
     return status;
 }
 
-/* It must end badly and say one of these; a sanitizer says it in its own words. */
-static void dies(void (*f)(int at), int at, const char *settings, const char *said) {
+void cs_dies(void (*f)(int at), int at, const char *settings, const char *said) {
     static char log[LOG];
     const int status = run_child(f, at, settings, log);
     ck_assert_msg(status != 0, "not found: %s", said);
-    ck_assert_msg(strstr(log, said) != NULL || (ASAN && strstr(log, "AddressSanitizer")) ||
-                      (ASAN && strstr(log, "runtime error")) ||
-                      (TSAN && strstr(log, "ThreadSanitizer")),
+    ck_assert_msg(strstr(log, said) != NULL || (CS_ASAN && strstr(log, "AddressSanitizer")) ||
+                      (CS_ASAN && strstr(log, "runtime error")) ||
+                      (CS_TSAN && strstr(log, "ThreadSanitizer")),
                   "\"%s\" lacks \"%s\"", log, said);
 }
 
@@ -236,14 +243,14 @@ START_TEST(threads_that_do_not_meet) {
                {CS_READS_LANE_OUTSIDE, "a lane that its mask does not name"}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         for (int order = 0; order < 3; order++)
-            dies(make_plain, all[i].mistake, orders[order], all[i].said);
+            cs_dies(make_plain, all[i].mistake, orders[order], all[i].said);
 }
 END_TEST
 
 START_TEST(reports_name_the_place) {
-    dies(make_plain, CS_DIVERGENT_BARRIER, "", "divergent_barrier, block (0,0,0)");
-    dies(make_plain, CS_DIVERGENT_BARRIER, "", "samples.cu:");
-    if (!ASAN && !TSAN) dies(make_out_of_bounds, 300, "", "block (0,0,0), thread (0,0,0)");
+    cs_dies(make_plain, CS_DIVERGENT_BARRIER, "", "divergent_barrier, block (0,0,0)");
+    cs_dies(make_plain, CS_DIVERGENT_BARRIER, "", "samples.cu:");
+    if (!CS_ASAN && !CS_TSAN) cs_dies(make_out_of_bounds, 300, "", "block (0,0,0), thread (0,0,0)");
 }
 END_TEST
 
@@ -257,7 +264,7 @@ START_TEST(uninitialised_shared) {
         cs_ok(cs_wrong(CS_UNINITIALISED_SHARED, NULL, dy, round == 1, NULL));
         cs_down(y, dy, 128);
         for (int i = 0; i < 128 && round == 1; i++) ck_assert_float_eq(y[i], 1);
-        for (int i = ASAN ? 64 : 0; i < 128 && round != 1; i++) ck_assert(isnan(y[i]));
+        for (int i = CS_ASAN ? 64 : 0; i < 128 && round != 1; i++) ck_assert(isnan(y[i]));
     }
     cs_ok(cudaFree(dy));
 }
@@ -267,15 +274,15 @@ END_TEST
 START_TEST(outside_of_a_buffer) {
     static const int at[] = {-1, 250, 255, 256, 1024};
     for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
-        dies(make_out_of_bounds, at[i], "", "buffer of 1000 bytes");
+        cs_dies(make_out_of_bounds, at[i], "", "buffer of 1000 bytes");
 }
 END_TEST
 
 START_TEST(outside_of_shared_memory) {
-    dies(make_shared_overflow, 40, "", "touches");
-    if (ASAN) {
-        dies(make_shared_overflow, -1, "", "AddressSanitizer");
-        dies(make_fixed_overflow, 40, "", "AddressSanitizer");
+    cs_dies(make_shared_overflow, 40, "", "touches");
+    if (CS_ASAN) {
+        cs_dies(make_shared_overflow, -1, "", "AddressSanitizer");
+        cs_dies(make_fixed_overflow, 40, "", "AddressSanitizer");
     }
 }
 END_TEST
@@ -304,22 +311,22 @@ static void other_device(int unused) {
 }
 
 START_TEST(memory_of_others) {
-    dies(touch_on_host, 0, "", "the host touches");
-    dies(touch_on_host, 1, "", "offset 12 of a buffer of 1024 bytes on device 0");
-    dies(use_freed, 0, "", "a buffer that was freed");
-    dies(other_device, 0, "CUSIM_DEVICES=2", "on device 0");
+    cs_dies(touch_on_host, 0, "", "the host touches");
+    cs_dies(touch_on_host, 1, "", "offset 12 of a buffer of 1024 bytes on device 0");
+    cs_dies(use_freed, 0, "", "a buffer that was freed");
+    cs_dies(other_device, 0, "CUSIM_DEVICES=2", "on device 0");
 }
 END_TEST
 
 START_TEST(stack_is_full) {
-    if (ASAN || TSAN) return; /* their reports do not tell a stack's end from other faults */
-    dies(make_plain, CS_DEEP, "", "its stack is full");
+    if (CS_ASAN || CS_TSAN) return; /* their reports do not tell a stack's end from other faults */
+    cs_dies(make_plain, CS_DEEP, "", "its stack is full");
 }
 END_TEST
 
 START_TEST(misaligned) {
-    if (!ASAN) return; /* with UndefinedBehaviorSanitizer beside it */
-    dies(make_plain, CS_MISALIGNED_VECTOR, "", "misaligned address");
+    if (!CS_ASAN) return; /* with UndefinedBehaviorSanitizer beside it */
+    cs_dies(make_plain, CS_MISALIGNED_VECTOR, "", "misaligned address");
 }
 END_TEST
 
@@ -339,7 +346,7 @@ static int missing_barrier_shows(cs_mistake mistake, const char *order) {
 }
 START_TEST(missing_barriers) {
     static const cs_mistake all[] = {CS_MISSING_BARRIER, CS_MISSING_SECOND_BARRIER};
-    if (TSAN) return; /* it reports them, see `races` */
+    if (CS_TSAN) return; /* it reports them, see `races` */
     for (int i = 0; i < 2; i++) {
         int shown = 0;
         for (int order = 0; order < 4; order++)
@@ -351,13 +358,17 @@ END_TEST
 
 /* ThreadSanitizer sees what no value shows. */
 START_TEST(races) {
-    if (!TSAN) return;
-    dies(make_plain, CS_MISSING_BARRIER, "", "data race");
-    dies(make_plain, CS_MISSING_SECOND_BARRIER, "", "data race");
-    dies(make_plain, CS_NO_ATOMIC, "", "data race");
-    dies(make_plain, CS_BLOCKS_WITHOUT_ATOMIC, "CUSIM_RACE=grid", "data race");
+    if (!CS_TSAN) return;
+    cs_dies(make_plain, CS_MISSING_BARRIER, "", "data race");
+    cs_dies(make_plain, CS_MISSING_SECOND_BARRIER, "", "data race");
+    cs_dies(make_plain, CS_NO_ATOMIC, "", "data race");
+    cs_dies(make_plain, CS_BLOCKS_WITHOUT_ATOMIC, "CUSIM_RACE=grid", "data race");
 }
 END_TEST
+
+static void (*const child_tasks[CHILD_TASKS])(int at) = {
+    make_plain, make_out_of_bounds, make_shared_overflow,   make_fixed_overflow, touch_on_host,
+    use_freed,  other_device,       cs_write_staging_early, cs_two_streams};
 
 static void add(TCase *tc) {
     tcase_add_loop_test(tc, every_thread_once, 0, ORDERS);
@@ -379,4 +390,8 @@ static void add(TCase *tc) {
     cs_add_cublas(tc);
 }
 
-int main(int argc, char **argv) { return kit_main("cusim", add, argc, argv); }
+int main(int argc, char **argv) {
+    const int child = argc == 5 && strcmp(argv[1], "--child") == 0;
+    child_argv = argv;
+    return kit_main("cusim", child ? add_child : add, argc, argv);
+}

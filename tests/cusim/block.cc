@@ -58,7 +58,7 @@ struct block {
     random_source random;
 };
 
-block &b = *new block;
+block &b = *new block();
 int current = -1;                                       /* the thread that runs; -1: the host */
 fiber host;                                             /* the stack that run_block was called on */
 std::vector<fiber *> &idle = *new std::vector<fiber *>; /* stacks that no thread is on */

@@ -97,6 +97,16 @@ template <class F> void for_slack(const buffer &b, F f) {
     for (char *p = b.data + b.bytes; p < b.pages + b.length; p++) f(p);
 }
 
+/* For AddressSanitizer: what is around the buffer may not be touched. */
+void guard(const buffer &b, bool on) {
+#if CUSIM_ASAN
+    if (on) __asan_poison_memory_region(b.pages, b.length);
+    __asan_unpoison_memory_region(on ? b.data : b.pages, on ? b.bytes : b.length);
+#else
+    (void)b, (void)on;
+#endif
+}
+
 const char SLACK = (char)0xff;
 
 /* Visible: the caller sees all memory. */
@@ -113,18 +123,13 @@ buffer map_buffer(size_t bytes, int key) {
     if (key >= 0 && pkey_mprotect(b.pages, b.length, PROT_READ | PROT_WRITE, key) != 0)
         die("pkey_mprotect failed");
     if (b.length <= MOST_FILLED) memset(b.pages, SLACK, b.length);
-#if CUSIM_ASAN
-    __asan_poison_memory_region(b.pages, b.length);
-    __asan_unpoison_memory_region(b.data, b.bytes);
-#endif
+    guard(b, true);
     return b;
 }
 
 /* The caller sees all memory. */
 void unmap_buffer(const buffer &b) {
-#if CUSIM_ASAN
-    __asan_unpoison_memory_region(b.pages, b.length);
-#endif
+    guard(b, false);
     if (b.length <= MOST_FILLED)
         for_slack(b, [&](const char *p) {
             if (*p != SLACK)
@@ -223,8 +228,10 @@ void check_nothing_is_alive() {
 
 void abandon_memory() {
     for (memory &d : m.device) {
-        for (const auto &entry : d.live)
+        for (const auto &entry : d.live) {
+            guard(entry.second, false);
             munmap(entry.second.pages - PAGE, entry.second.length + 2 * PAGE);
+        }
         d.live.clear();
     }
     for (const auto &entry : m.pinned) free(const_cast<char *>(entry.first));

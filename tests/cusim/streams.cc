@@ -84,6 +84,7 @@ void step(cudaStream_t stream) {
     race_acquire(&t->token);
     if (t->wait != nullptr) race_acquire(&t->wait->token);
     if (t->work) t->work();
+    t->work = nullptr; /* what it holds ends as the stream's, not as the caller's */
     if (t->record != nullptr) {
         t->record->done = t->number;
         t->record->time = seconds();
