@@ -1,5 +1,5 @@
 /* Conformance: every op of the list on one backend, in every dtype that the backend has, against
- * the oracle. Run as `test_conform BACKEND`. */
+ * the oracle. Run as `test_conform BACKEND [PART...]`: only ops whose name has one of the parts. */
 #include "backends/registry.h"
 #include "core/base/philox.h"
 #include "tests/conform.h"
@@ -57,11 +57,23 @@ START_TEST(philox_known_answers) {
 }
 END_TEST
 
+static char **parts; /* of names, up to NULL */
+
+static int wanted(bt_op op) {
+    for (char **part = parts; *part != NULL; part++)
+        if (strstr(bti_op_info(op)->name, *part) != NULL) return 1;
+    return parts[0] == NULL;
+}
+
 static void add(TCase *tc) {
     if (!mk_there()) return;
     tcase_add_test(tc, philox_known_answers);
     tcase_add_test(tc, known);
-    tcase_add_loop_test(tc, one_op, 0, BT_OP_COUNT);
+    for (int op = 0; op < BT_OP_COUNT; op++)
+        if (wanted((bt_op)op)) tcase_add_loop_test(tc, one_op, op, op + 1);
 }
 
-int main(int argc, char **argv) { return kit_main("conform", add, argc, argv); }
+int main(int argc, char **argv) {
+    parts = argv + (argc > 1 ? 2 : 1);
+    return kit_main("conform", add, argc, argv);
+}

@@ -51,8 +51,17 @@ void bti_workload_clear(bti_workload *w) {
     w->samples = 0;
 }
 
+uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < m->cfg.features; i++)
+        sum += 2 * (uint64_t)(caps->feature[i] * m->cfg.feature[i].width) *
+               bti_dtype_size(m->params.dtype);
+    return sum;
+}
+
 void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *c) {
     int joined = m->cfg.fusion == BTI_FUSION_CONCAT;
+    if (!bti_has_decoder(&m->cfg)) c->rows[1] = c->sentences; /* a row for each example */
     if (m->segments == 0) return;
     c->tokens = min64(c->rows[0], c->sentences * w->tokens);
     c->distinct[0] = min64(c->tokens, m->vocab[0]);
@@ -111,6 +120,7 @@ bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
 static void mean_segments(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double n = (double)out->sentences;
+    if (!bti_has_decoder(&s->m->cfg)) out->rows[1] = out->sentences;
     if (s->m->segments == 0) return;
     out->tokens = min64(caps->tokens, (int64_t)(w->mean_tokens * n));
     out->distinct[0] = min64(out->tokens, caps->distinct[0]);
@@ -218,9 +228,14 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
+/* Beside `runtime`: where device memory is the host's, features are staged twice. */
+static uint64_t runtime_of(const bti_search *s, const bti_shape *caps) {
+    return s->opt->runtime + (s->info->host_memory ? bti_feature_bytes(s->m, caps) : 0);
+}
+
 uint64_t bti_plan_others(bti_search *s, const bti_run_plan *plan, const bti_shape *caps) {
     bti_staging staging;
-    uint64_t sum = s->opt->runtime + s->opt->decode_staging;
+    uint64_t sum = runtime_of(s, caps) + s->opt->decode_staging;
     bti_staging_plan(s->m, caps, alignment(s), &staging);
     for (int r = 0; r < BTI_REGION_STAGING; r++) sum += plan->region[r];
     return sum + 2 * staging.bytes;
@@ -274,7 +289,7 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     bti_arena arena;
     bti_arena_plan(&arena, plan->region, s->info);
     BT_TRY(check_tables(plan, &arena));
-    count_bytes(plan, arena.total, s->opt->runtime);
+    count_bytes(plan, arena.total, runtime_of(s, &plan->caps));
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
     return predict(s, c, plan);
 }
