@@ -59,6 +59,8 @@ START_TEST(check_captions) {
     program r = bantam("data", "check", p.yaml);
     check_status(r, 0);
     check_has(r.out, "training text: 100 lines\n");
+    check_has(r.out, ": 0 target lines\n  longest lines: line ");
+    check_lacks(r.out, "source");
     check_has(r.out, "training examples: 100\n"
                      "  image: 100 examples, rows of 64 numbers from 0 to 6399 (mean 3200)\n"
                      "    rows of an example: 1\n"

@@ -620,7 +620,8 @@ START_TEST(st_samples) {
         const bti_st_tensor *t = bti_st_find(f, read[i].name, &data);
         ck_assert(t != NULL && t->dtype == read[i].dtype && t->dims == 1 && t->shape[0] == 6);
         for (int j = 0; j < 6; j++)
-            ck_assert(bti_load(data, t->dtype, j) == (t->dtype == BT_U8 ? j : j - 3));
+            ck_assert(bti_load(data, t->dtype, j) ==
+                      (t->dtype == BT_U8 ? (uint8_t)(j - 3) : j - 3));
         ck_assert(bti_st_find(all, read[i].name, &same) != NULL);
         ck_assert(memcmp(data, same, 6 * bti_dtype_size(t->dtype)) == 0);
         bti_st_close(f);

@@ -26,12 +26,13 @@ typedef struct golden {
 
 /* How a model is computed, and bounds relative to each tensor's norm (gradient: and of the norm of
  * all). In half types gradients are bound by their angle: each has a cosine of at least this with
- * PyTorch's. bf16 puts some of relu's inputs, of 8 bits, on the other side of zero, where the
- * gradient jumps: among the few rows of these models one such unit turns a tensor by 1.3e-3. */
+ * PyTorch's. bf16, of 8 bits, puts some of relu's inputs on the other side of zero, where the
+ * gradient jumps: among the few rows of these models one such unit turns a tensor by 1.3e-3. And
+ * where a row is 8 wide, a sum of rounding errors is not small beside the values. */
 typedef struct format {
     bt_dtype dtype;
     bti_precision precision;
-    double loss, gradient, parameter, cosine, cosine_relu;
+    double loss, gradient, parameter, cosine, cosine_relu, cosine_narrow;
 } format;
 
 static int64_t integer(const golden *g, const char *key) {
@@ -74,7 +75,6 @@ static void read_targets(golden *g, json_t *list) {
         for (int64_t j = 0; j < outputs; j++)
             g->values[i * outputs + j] = (float)json_number_value(
                 json_array_get(json_array_get(list, (size_t)i), (size_t)j));
-        g->sentence[i].values = g->values + i * outputs;
         g->sentence[i].count[1] = 1;
     }
 }
@@ -114,6 +114,12 @@ static bt_status read_feature(void *user, int32_t feature, int64_t example, floa
     return BT_OK;
 }
 
+static void read_values(void *user, int64_t example, float *out) {
+    const golden *g = user;
+    int64_t n = g->setup.model.outputs;
+    memcpy(out, g->values + example * n, (size_t)n * sizeof *out);
+}
+
 static void read_fusion(golden *g) {
     static const char *const fusions[] = {"concat", "add", "gate", "cross"};
     static const char *const heads[] = {"decoder", "classification", "multilabel", "regression"};
@@ -136,7 +142,7 @@ static void read_fusion(golden *g) {
 
 /* The sentences know where this golden lies: it must not move any more. */
 static void bind_features(golden *g) {
-    g->dense = (bti_dense){g, read_feature};
+    g->dense = (bti_dense){g, read_feature, read_values};
     for (int64_t i = 0; i < g->sentences && g->rows != NULL; i++) {
         g->sentence[i].dense = &g->dense;
         g->sentence[i].example = i;
@@ -250,35 +256,53 @@ static void set_parameters(const golden *g, mk_model *m) {
     free(tensor);
 }
 
-static double cosine(const double *a, const double *b, int64_t n) {
-    double ab = 0, aa = 0, bb = 0;
-    for (int64_t i = 0; i < n; i++) {
-        ab += a[i] * b[i];
-        aa += a[i] * a[i];
-        bb += b[i] * b[i];
-    }
-    return ab / sqrt(aa * bb);
-}
-
-/* Each tensor of a region: within `bound` of its norm, or, with `least` above 0, with at least that
- * cosine. */
+/* Each tensor of a region is within `bound` of its norm. */
 static void compare(const golden *g, mk_model *m, const char *prefix, bti_region region,
-                    double bound, double least) {
+                    double bound) {
     const bti_params *t = &m->model->params;
     double *all = mk_state(m, region, NULL);
     int64_t at = 0;
     for (int32_t i = 0; i < t->count; i++) {
         int64_t n = t->param[i].rows * t->param[i].cols;
         double *want = golden_values(g, prefix, &t->param[i]);
-        double off = mk_relative(all + at, want, n), angle = cosine(all + at, want, n);
-        if (least > 0)
-            ck_assert_msg(angle >= least, "%s.%s: cosine %.6f, at least %g", prefix,
-                          t->param[i].name, angle, least);
-        else
-            ck_assert_msg(off <= bound, "%s.%s is off by %g of its norm, bound %g", prefix,
-                          t->param[i].name, off, bound);
+        double off = mk_relative(all + at, want, n);
+        ck_assert_msg(off <= bound, "%s.%s is off by %g of its norm, bound %g", prefix,
+                      t->param[i].name, off, bound);
         free(want);
         at += n;
+    }
+    free(all);
+}
+
+static double square_of(const double *x, const double *y, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (x[i] - (y ? y[i] : 0)) * (x[i] - (y ? y[i] : 0));
+    return sum;
+}
+
+/* Each gradient has at least this cosine with PyTorch's: of two tensors x and y of equal length, 1
+ * - |x - y|^2 / 2 |y|^2. One that all but cancels (these models have a norm whose gradient is a
+ * 200th of what its elements have elsewhere) is compared with a tenth of the mean element. */
+static void compare_angles(const golden *g, mk_model *m, double least) {
+    const bti_params *t = &m->model->params;
+    double *all = mk_state(m, BTI_REGION_GRADIENTS, NULL), whole = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < t->elements; i++) all[i] /= m->engine->loss_scale;
+    for (int pass = 0; pass < 2; pass++) {
+        at = 0;
+        for (int32_t i = 0; i < t->count; i++) {
+            int64_t n = t->param[i].rows * t->param[i].cols;
+            double *want = golden_values(g, "grad", &t->param[i]), own = square_of(want, NULL, n);
+            double floor = whole * (double)n / (double)t->elements / 100;
+            double angle = 1 - square_of(all + at, want, n) / 2 / fmax(own, floor);
+            if (pass == 0)
+                whole += own;
+            else
+                ck_assert_msg(angle >= least, "grad.%s: cosine %.6f, at least %g", t->param[i].name,
+                              angle, least);
+            free(want);
+            at += n;
+        }
     }
     free(all);
 }
@@ -292,11 +316,13 @@ typedef struct gradient_check {
 static bt_status check_gradients(void *user, bti_engine *e, int64_t update) {
     const gradient_check *c = user;
     const format *f = c->format;
-    int relu = c->g->setup.model.activation == BTI_ACTIVATION_RELU;
+    const bti_model_config *m = &c->g->setup.model;
+    double least = m->activation == BTI_ACTIVATION_RELU ? f->cosine_relu : f->cosine;
     (void)e;
-    if (update == 1)
-        compare(c->g, c->m, "grad", BTI_REGION_GRADIENTS, f->gradient,
-                relu ? f->cosine_relu : f->cosine);
+    if (update == 1 && f->cosine > 0)
+        compare_angles(c->g, c->m, m->d_model < 16 ? f->cosine_narrow : least);
+    else if (update == 1)
+        compare(c->g, c->m, "grad", BTI_REGION_GRADIENTS, f->gradient);
     return BT_OK;
 }
 
@@ -325,7 +351,7 @@ static void run_golden(const char *json, const char *tensors, const format *f,
         if (u == 0) kit_near(r.nll, real(g.root, "nll_first"), f->loss * r.nll);
         ck_assert_int_eq(r.skipped, 0);
     }
-    compare(&g, &m, "after3", BTI_REGION_WEIGHTS, f->parameter, 0);
+    compare(&g, &m, "after3", BTI_REGION_WEIGHTS, f->parameter);
     mk_close(&m);
     free_golden(&g);
 }
@@ -349,10 +375,12 @@ static int run_folder(const char *folder, const format *f, const bti_plan_option
     return count;
 }
 
-static const format fp64 = {BT_F64, BTI_PRECISION_FP32, 1e-9, 1e-9, 1e-9, 0, 0},
-                    fp32 = {BT_F32, BTI_PRECISION_FP32, 2e-6, 2e-5, 1e-4, 0, 0},
-                    half[] = {{BT_F32, BTI_PRECISION_FP16, 4e-4, 4e-3, 0.015, 0.9999, 0.9999},
-                              {BT_F32, BTI_PRECISION_BF16, 2e-3, 1e-2, 0.03, 0.999, 0.998}};
+static const format fp64 = {BT_F64, BTI_PRECISION_FP32, 1e-9, 1e-9, 1e-9, 0, 0, 0},
+                    fp32 = {BT_F32, BTI_PRECISION_FP32, 2e-6, 2e-5, 1e-4, 0, 0, 0},
+                    half[] = {
+                        {BT_F32, BTI_PRECISION_FP16, 0x1p-10, 0x1p-8, 0.015, 0.9999, 0.9999,
+                         0.9999},
+                        {BT_F32, BTI_PRECISION_BF16, 0x1p-8, 0x1p-6, 0.03, 0.999, 0.998, 0.99}};
 
 static void run_everywhere(const format *f, const bti_plan_options *plan) {
     ck_assert_int_gt(run_folder(kit_data("golden"), f, plan), 0);

@@ -183,12 +183,12 @@ static bt_status block_fill(block *b, bti_reader *const r[2], int *more) {
     while (b->lines < BLOCK_LINES && b->used < BLOCK_BYTES) {
         int sides = 0, ended = 0;
         for (int side = 0; side < 2; side++) {
-            const char *line = NULL;
+            const char *line = ""; /* of a side without text */
             size_t n = 0;
             if (r[side] != NULL) BT_TRY(bti_reader_next(r[side], &line, &n));
             sides += r[side] != NULL;
-            ended += r[side] != NULL && line == NULL;
-            BT_TRY(block_add(b, side, line, n));
+            ended += line == NULL;
+            if (line != NULL) BT_TRY(block_add(b, side, line, n));
         }
         if (ended != 0 && ended != sides)
             return bti_fail(BT_EIO, "the text changed while it was being read");

@@ -58,4 +58,7 @@ typedef struct bti_model_config {
     int64_t outputs; /* classes, labels or numbers; 0 with a decoder */
 } bti_model_config;
 
+/* It writes text: there is a decoder, and what it says is decoded. */
+static inline int bti_has_decoder(const bti_model_config *c) { return c->head == BTI_HEAD_DECODER; }
+
 #endif

@@ -41,7 +41,7 @@ static void table_size(const bti_decode_shape *s, int table, int64_t *rows, int6
     }
 }
 
-bti_shape bti_decode_source_shape(const bti_decode_shape *s) {
+bti_shape bti_decode_source_shape(const bti_model *m, const bti_decode_shape *s) {
     bti_shape shape = {.sentences = s->sentences,
                        .rows = {s->source_rows, 0},
                        .distinct = {s->source_tokens, 0},
@@ -49,6 +49,7 @@ bti_shape bti_decode_source_shape(const bti_decode_shape *s) {
                        .tokens = s->source_tokens};
     for (int i = 0; i < BTI_MAX_FEATURES; i++)
         shape.feature[i] = shape.feature_longest[i] = s->feature[i];
+    bti_shape_settle(m, &shape);
     return shape;
 }
 
@@ -61,7 +62,7 @@ void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, u
                              bti_decode_staging *out) {
     memset(out, 0, sizeof *out);
     if (m->segments > 0) {
-        bti_shape shape = bti_decode_source_shape(caps);
+        bti_shape shape = bti_decode_source_shape(m, caps);
         bti_staging_plan(m, &shape, alignment, &out->source);
         out->bytes = out->source.bytes;
     }
@@ -178,7 +179,8 @@ bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_pl
                                 const bti_decode_staging *staging, const bti_decode_shape *shape,
                                 const int32_t forbid[BT_TOPK_FORBID], bti_tid *scratch,
                                 bti_decode_program *out) {
-    const bti_step eval = {.model = m, .places = places, .shape = bti_decode_source_shape(shape)};
+    const bti_step eval = {
+        .model = m, .places = places, .shape = bti_decode_source_shape(m, shape)};
     /* In the parameters' type whatever training computed in: a translation of a checkpoint does not
      * depend on how its run, or the one that goes on from it, was computed. */
     decoding d = {.b = {.p = p,

@@ -52,7 +52,7 @@ typedef struct bti_decode_staging {
 void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, uint64_t alignment,
                              bti_decode_staging *out);
 /* What the encoder sees of a decoding shape. */
-bti_shape bti_decode_source_shape(const bti_decode_shape *s);
+bti_shape bti_decode_source_shape(const bti_model *m, const bti_decode_shape *s);
 
 typedef struct bti_decode_program {
     int32_t encode_ops;

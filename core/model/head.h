@@ -23,7 +23,4 @@ typedef struct bti_head {
 } bti_head;
 
 const bti_head *bti_head_of(const bti_model_config *c);
-/* It writes text: there is a decoder, and what it says is decoded. */
-static inline int bti_has_decoder(const bti_model_config *c) { return c->head == BTI_HEAD_DECODER; }
-
 #endif

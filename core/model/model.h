@@ -202,6 +202,8 @@ typedef struct bti_staging {
     int positions;    /* the tables of positions are there */
 } bti_staging;
 
+/* Moves all places by so many bytes. */
+void bti_staging_shift(bti_staging *s, uint64_t bytes);
 /* Does a model read this table of a side? */
 int bti_table_exists(const bti_model *m, int side, int table);
 void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,

@@ -131,6 +131,8 @@ static int join_table(const bti_model *m, const bti_shape *shape, int table, int
     int joins = 0;
     for (int32_t i = 0; i < m->segments; i++) joins += m->segment[i].role == BTI_SEGMENT_JOINED;
     *rows = bti_joined_rows(m, shape) + (table == BTI_JOIN_SEGS);
+    if (m->cfg.fusion == BTI_FUSION_CONCAT && table != BTI_JOIN_SEGS && shape->rows[0] > *rows)
+        *rows = shape->rows[0]; /* filled up to whole tiles */
     *cols = table == BTI_JOIN_ROWPOS || table == BTI_JOIN_SEGS ? 2 : 1;
     return joins > 0;
 }
@@ -168,6 +170,15 @@ void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignm
         out->targets =
             place(&at, caps->rows[1], m->cfg.outputs, bti_dtype_acc(m->params.dtype), alignment);
     out->bytes = at;
+}
+
+void bti_staging_shift(bti_staging *s, uint64_t bytes) {
+    for (int i = 0; i < 2 * BTI_TABLE_COUNT; i++)
+        s->at[i / BTI_TABLE_COUNT][i % BTI_TABLE_COUNT] += bytes;
+    for (int i = 0; i < BTI_MAX_SEGMENTS; i++)
+        for (int t = 0; t < BTI_SEGMENT_TABLES; t++) s->segment[i][t] += bytes;
+    for (int t = 0; t < BTI_JOIN_TABLES; t++) s->join[t] += bytes;
+    s->targets += bytes;
 }
 
 static void declare_segments(bti_build *b, const bti_staging *staging) {

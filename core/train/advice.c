@@ -7,7 +7,8 @@
 #include "core/base/text.h"
 #include "core/train/precision.h"
 
-/* Changes that free less than this part of the least bytes are not worth telling. */
+/* Changes that free less than this part of the least bytes are not worth telling, unless no more is
+ * missing. */
 #define WORTH(bytes) ((bytes) / 100)
 /* A limit on lengths is cheap when it touches at most one pair of so many. */
 #define FEW 100
@@ -201,10 +202,11 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
         memset(a, 0, sizeof *a);
         if (!changes[i](s, &w, a)) continue;
         BT_TRY(bti_what_if_ask(s, &w, &needs));
-        if (needs.least >= out->least || out->least - needs.least < WORTH(out->least)) continue;
+        a->fits = needs.least <= s->budget.limit;
+        if (needs.least >= out->least) continue;
+        if (out->least - needs.least < WORTH(out->least) && !a->fits) continue;
         a->frees = out->least - needs.least;
         a->needs = needs.least;
-        a->fits = needs.least <= s->budget.limit;
         made[out->count++] = changes[i];
     }
     one.batch = 1;
@@ -276,11 +278,15 @@ static void add_memory(bti_text *t, const bti_session *s) {
 }
 
 static void add_blame(bti_text *t, const bti_session *s) {
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_blame b = bti_blame_of(s);
     char text[256];
     int64_t n[2];
     bti_blame_text(&b, text, sizeof text);
+    if (s->corpus == NULL) {
+        bti_text_add(t, "; most is %s", text);
+        return;
+    }
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_corpus_source(s->corpus, c->longest, &n[0]);
     bti_corpus_target(s->corpus, c->longest, &n[1]);
     bti_text_add(t,

@@ -34,39 +34,57 @@ static void add_file(bti_text *out, const bti_file_check *f) {
 }
 
 static void add_lengths(bti_text *out, const bti_text_check *t) {
-    bti_text_add(out, "  tokens of a line, end symbol included\n%22s %12s\n", "source", "target");
-    for (int i = 0; i < bins_of(t); i++)
-        bti_text_add(out, "    up to %-4" PRId64 " %7" PRId64 " %12" PRId64 "\n", to_of(i),
-                     t->length[0][i], t->length[1][i]);
+    bti_text_add(out, "  tokens of a line, end symbol included\n%16s", "");
+    for (int side = 0; side < 2; side++)
+        if (t->file[side]) bti_text_add(out, side ? " %12s" : "%6s", side_name[side]);
+    for (int i = 0; i < bins_of(t); i++) {
+        bti_text_add(out, "\n    up to %-4" PRId64, to_of(i));
+        for (int side = 0; side < 2; side++)
+            if (t->file[side])
+                bti_text_add(out, side ? " %12" PRId64 : " %7" PRId64, t->length[side][i]);
+    }
+    bti_text_add(out, "\n");
+}
+
+/* How many lines are longer than they may be, and which are the longest. */
+static void add_long(bti_text *out, const bti_data_check *c, const bti_text_check *t) {
+    static const char *const fate[] = {"cut", "skipped", "refused"};
+    int both = t->file[0] && t->file[1];
+    bti_text_add(out, "  longer than data.max_length %" PRId64 ": ", c->cfg->data.max_length);
+    for (int side = 0; side < 2; side++)
+        if (t->file[side])
+            bti_text_add(out, "%s%" PRId64 " %s", side && both ? " and " : "", t->longer[side],
+                         side_name[side]);
+    bti_text_add(out, " lines");
+    if (t->longer_pairs)
+        bti_text_add(out, "; %" PRId64 " %s %s, first at line %" PRId64, t->longer_pairs,
+                     both ? "pairs" : "lines",
+                     fate[t == &c->train ? c->cfg->data.overlong : BTI_OVERLONG_TRUNCATE],
+                     t->first_longer_line);
+    bti_text_add(out, "\n  longest %s:", both ? "pairs" : "lines");
+    for (int i = 0; i < t->longest_count; i++) {
+        const bti_long_pair *p = &t->longest[i];
+        bti_text_add(out, "%s line %" PRId64, i ? "," : "", p->line);
+        if (both)
+            bti_text_add(out, " (%" PRId64 " + %" PRId64 ")", p->ids[0], p->ids[1]);
+        else
+            bti_text_add(out, " (%" PRId64 ")", p->ids[0] + p->ids[1]);
+    }
+    bti_text_add(out, "\n");
 }
 
 static void add_text(bti_text *out, const bti_data_check *c, const bti_text_check *t,
                      const char *name) {
-    static const char *const fate[] = {"cut", "skipped", "refused"};
-    bti_text_add(out, "%s: %" PRId64 " %s\n", name, t->lines,
-                 t->file[0] && t->file[1] ? "pairs of lines" : "lines");
+    int both = t->file[0] && t->file[1];
+    bti_text_add(out, "%s: %" PRId64 " %s\n", name, t->lines, both ? "pairs of lines" : "lines");
     for (int side = 0; side < 2; side++)
         for (size_t i = 0; i < t->files && t->file[side] != NULL; i++)
             add_file(out, &t->file[side][i]);
     if (t->empty)
-        bti_text_add(out, "  %" PRId64 " pairs with an empty side, first at line %" PRId64 "\n",
-                     t->empty, t->first_empty_line);
+        bti_text_add(out, "  %" PRId64 " %s, first at line %" PRId64 "\n", t->empty,
+                     both ? "pairs with an empty side" : "empty lines", t->first_empty_line);
     add_lengths(out, t);
-    bti_text_add(out,
-                 "  longer than data.max_length %" PRId64 ": %" PRId64 " source and %" PRId64
-                 " target lines",
-                 c->cfg->data.max_length, t->longer[0], t->longer[1]);
-    if (t->longer_pairs)
-        bti_text_add(out, "; %" PRId64 " pairs %s, first at line %" PRId64, t->longer_pairs,
-                     fate[t == &c->train ? c->cfg->data.overlong : BTI_OVERLONG_TRUNCATE],
-                     t->first_longer_line);
-    bti_text_add(out, "\n  longest pairs:");
-    for (int i = 0; i < t->longest_count; i++) {
-        const bti_long_pair *p = &t->longest[i];
-        bti_text_add(out, "%s line %" PRId64 " (%" PRId64 " + %" PRId64 ")", i ? "," : "", p->line,
-                     p->ids[0], p->ids[1]);
-    }
-    bti_text_add(out, "\n");
+    add_long(out, c, t);
 }
 
 bt_status bt_data_check_text(const bt_run *run, char **text) {

@@ -54,6 +54,10 @@ static bt_status take_host(bti_engine *e) {
         BT_TRY(ops->event_new(e->dev, &e->slot_event[i]));
     }
     BT_TRY(ops->host_alloc(e->dev, loss_bytes, &e->host_loss));
+    if (plan->losses != NULL && !bti_has_decoder(&e->model->cfg))
+        BT_TRY(ops->host_alloc(e->dev,
+                               (uint64_t)(plan->caps.rows[1] * e->model->cfg.outputs) * acc_size(e),
+                               &e->host_outputs));
     BT_TRY(ops->host_alloc(e->dev, 2 * BT_SCALAR_COUNT * sizeof(double), &e->host_scalars));
     BT_TRY(bti_program_new("step", plan->step->planning, &plan->step->info, &e->step));
     BT_TRY(bti_program_reserve(e->step, plan->step));
@@ -149,6 +153,7 @@ void bti_engine_free(bti_engine *e) {
         e->dev->ops->event_free(e->dev, e->slot_event[i]);
     }
     e->dev->ops->host_free(e->dev, e->host_loss);
+    e->dev->ops->host_free(e->dev, e->host_outputs);
     e->dev->ops->host_free(e->dev, e->host_scalars);
     bti_arena_release(&e->arena);
     bti_program_free(e->step);
@@ -203,6 +208,11 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     BT_TRY(bti_program_run(p, &e->arena, slot_at, 0, p->ops, &e->settings.hooks));
     BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));
     e->slot_used[slot] = 1;
+    if (program.outputs != 0) {
+        bt_view y = bti_arena_view(&e->arena, p, bti_all(p, program.outputs), slot_at);
+        BT_TRY(ops->download(e->dev, NULL, e->host_outputs, y.buf, y.off,
+                             (uint64_t)(y.rows * y.cols) * acc_size(e)));
+    }
     bt_view loss = bti_arena_view(&e->arena, p, bti_all(p, program.loss), slot_at);
     *rows = step.shape.rows[1];
     return ops->download(e->dev, NULL, (char *)e->host_loss + (size_t)m->loss_row * 2 * acc_size(e),
@@ -331,8 +341,10 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     return BT_OK;
 }
 
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    int64_t cols = e->model->cfg.outputs;
     const bti_shape *caps = &e->plan->caps;
     bti_loss_sum sum = {0};
     portion m = {0};
@@ -345,6 +357,8 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
         BT_TRY(micro_batch(e, &m, &rows));
         BT_TRY(e->dev->ops->sync(e->dev, NULL));
         sum_losses(e, rows, &sum);
+        for (int64_t k = 0; outputs != NULL && k < rows * cols; k++)
+            outputs[at * cols + k] = (float)bti_load(e->host_outputs, acc, k);
     }
     *out = sum;
     return BT_OK;

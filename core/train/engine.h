@@ -10,21 +10,22 @@
 
 struct bti_engine;
 
-/* Where dense features come from. */
+/* Where dense features come from, and targets that are numbers. */
 typedef struct bti_dense {
     void *user;
     /* Rows x width numbers of an example's feature. Allocates nothing. */
     bt_status (*read)(void *user, int32_t feature, int64_t example, float *out);
+    /* model.outputs numbers; NULL: the head has no such targets. */
+    void (*values)(void *user, int64_t example, float *out);
 } bti_dense;
 
-/* An example. Without a decoder count[1] is 1: ids[1] is its class, or `values` its targets. */
+/* An example. Without a decoder count[1] is 1: ids[1] is its class, or `dense` has its targets. */
 typedef struct bti_sentence {
     const int32_t *ids[2]; /* source, target; the end symbol last */
     int64_t count[2];
     const bti_dense *dense; /* NULL: there are no features */
     int64_t example;        /* what `dense` knows it by */
     const int32_t *rows;    /* of each feature */
-    const float *values;    /* model.outputs of them */
 } bti_sentence;
 
 /* Rows of a segment of the encoder's input, of the encoder, and of what its layers attend to
@@ -58,7 +59,8 @@ typedef struct bti_engine {
     void *host_slot[2];             /* staging on the host */
     bt_event *slot_event[2];
     int slot_used[2];
-    void *host_loss; /* losses of one update, 2 a target row, acc type */
+    void *host_loss;    /* losses of one update, 2 a target row, acc type */
+    void *host_outputs; /* of a micro-batch, where validation wants them; else NULL */
     void *host_scalars;
     int64_t (*counts)[2]; /* rows of the sentences of one update */
     int32_t *sort;        /* scratch of the row order: cap rows + 65,537 counters */
@@ -105,7 +107,8 @@ typedef struct bti_loss_sum {
     double loss, nll; /* sums over target tokens */
     int64_t rows;     /* target tokens */
 } bti_loss_sum;
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+/* `outputs` (may be NULL): n x model.outputs of a head without a decoder. */
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out);
 
 /* engine_state.c: copies elements from .. from+count-1 of a parameter in a state region (weights,

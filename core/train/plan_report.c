@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/text.h"
+#include "core/model/head.h"
 #include "core/train/advice.h"
 #include "core/train/chart.h"
 #include "core/train/precision.h"
@@ -19,9 +20,6 @@ bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **ou
         options.lengths[0] = o->source_tokens;
         options.lengths[1] = o->target_tokens;
     }
-    if ((options.lengths[0] > 0) != (options.lengths[1] > 0))
-        return bti_fail(BT_EUSAGE, "assumed pairs need tokens on both sides, not %lld and %lld",
-                        (long long)options.lengths[0], (long long)options.lengths[1]);
     bt_plan *p = bti_alloc(1, sizeof *p);
     if (p == NULL) return BT_ENOMEM;
     bt_status status = bti_session_open(run, &options, &p->session);
@@ -49,9 +47,17 @@ static const char *whole(char text[BTI_NUMBER_BYTES], int64_t n) {
 }
 
 void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
-    const bti_model_config *m = &s->cfg->model;
+    const bti_model_config *m = &s->shape;
     char words[2][BTI_NUMBER_BYTES], both[2 * BTI_NUMBER_BYTES + 4];
+    char outputs[BTI_NUMBER_BYTES];
+    if (!bti_has_decoder(m)) {
+        snprintf(out, bytes, "%lld layers, d %lld, ff %lld, %lld heads, %s of %s",
+                 (long long)m->encoder_layers, (long long)m->d_model, (long long)m->ff,
+                 (long long)m->heads, bti_head_of(m)->name, whole(outputs, m->outputs));
+        return;
+    }
     for (int i = 0; i < 2; i++) whole(words[i], s->vocab[i]);
+    if (s->vocab[0] == 0) memcpy(words[0], words[1], sizeof words[0]);
     snprintf(both, sizeof both, s->vocab[0] == s->vocab[1] ? "%s" : "%s + %s", words[0], words[1]);
     snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
              (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
@@ -174,7 +180,9 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         (json_int_t)s->dev->info.max_alloc);
     json_object_set_new(root, "host_bytes", json_integer((json_int_t)p->places.moments.host_bytes));
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
-    json_object_set_new(root, "lengths_are_assumed", json_boolean(s->corpus == NULL));
+    json_object_set_new(root, "feature_bytes",
+                        json_integer((json_int_t)bti_feature_bytes(s->model, c)));
+    json_object_set_new(root, "lengths_are_assumed", json_boolean(s->assumed));
     json_object_set_new(root, "frozen_parameters",
                         json_integer((json_int_t)bti_params_frozen(&s->model->params)));
     if (s->initial != NULL)
@@ -242,6 +250,19 @@ static void add_moments(bti_text *t, const bti_run_plan *p) {
         bti_text_add(t, NAME "in 8 bits, a scale for each %d\n", "moments", BT_ADAMW8_BLOCK);
 }
 
+/* Dense features: rows of an example at most, their width, and what staging holds of them. */
+static void add_features(bti_text *t, const bti_session *s) {
+    const bti_model_config *m = &s->model->cfg;
+    char n[2][BTI_NUMBER_BYTES], bytes[32];
+    if (m->features == 0) return;
+    bti_text_add(t, NAME, "features");
+    for (int32_t f = 0; f < m->features; f++)
+        bti_text_add(t, "%s%s %s x %s", f ? ", " : "", m->feature[f].name,
+                     whole(n[0], m->feature[f].rows), whole(n[1], m->feature[f].width));
+    bti_format_bytes(bti_feature_bytes(s->model, &s->plan->caps), bytes);
+    bti_text_add(t, "; %s staged\n", bytes);
+}
+
 static void add_how(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
     char n[3][BTI_NUMBER_BYTES], again[160];
@@ -251,8 +272,10 @@ static void add_how(bti_text *t, const bti_session *s) {
     bti_text_add(t, NAME "%s %s in %s micro-batch%s\n", "update",
                  whole(n[0], s->cfg->training.batch), unit, whole(n[1], p->micro_batches),
                  p->micro_batches == 1 ? "" : "es");
-    bti_text_add(t, NAME "up to %s source and %s target tokens\n", "micro-batch",
-                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]));
+    bti_text_add(t, NAME "up to %s source and %s target %s\n", "micro-batch",
+                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]),
+                 s->model->segments ? "rows" : "tokens");
+    add_features(t, s);
     if (s->cfg->training.precision != BTI_PRECISION_FP32)
         bti_text_add(t, NAME "%s%s\n", "precision", bti_precision_name(s->cfg->training.precision),
                      s->model->data != BT_F32 ? ": activations; weights, gradients and moments fp32"
@@ -268,7 +291,7 @@ static void add_how(bti_text *t, const bti_session *s) {
     if (line > 0)
         bti_text_add(t, NAME "line %s: %s source and %s target tokens\n", "longest pair",
                      whole(n[0], line), whole(n[1], pair[0]), whole(n[2], pair[1]));
-    else
+    else if (s->assumed && s->vocab[0] + s->vocab[1] > 0)
         bti_text_add(t, NAME "%s source and %s target tokens (assumed)\n", "every pair",
                      whole(n[0], pair[0]), whole(n[1], pair[1]));
     bti_text_add(t, NAME "%.3g seconds an update%s", "predicted", p->seconds,

@@ -51,6 +51,14 @@ void bti_workload_clear(bti_workload *w) {
     w->samples = 0;
 }
 
+uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < m->cfg.features; i++)
+        sum += 2 * (uint64_t)(caps->feature[i] * m->cfg.feature[i].width) *
+               bti_dtype_size(m->params.dtype);
+    return sum;
+}
+
 void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *c) {
     int joined = m->cfg.fusion == BTI_FUSION_CONCAT;
     if (m->segments == 0) return;
@@ -218,9 +226,14 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
+/* Beside `runtime`: where device memory is the host's, features are staged twice. */
+static uint64_t runtime_of(const bti_search *s, const bti_shape *caps) {
+    return s->opt->runtime + (s->info->host_memory ? bti_feature_bytes(s->m, caps) : 0);
+}
+
 uint64_t bti_plan_others(bti_search *s, const bti_run_plan *plan, const bti_shape *caps) {
     bti_staging staging;
-    uint64_t sum = s->opt->runtime + s->opt->decode_staging;
+    uint64_t sum = runtime_of(s, caps) + s->opt->decode_staging;
     bti_staging_plan(s->m, caps, alignment(s), &staging);
     for (int r = 0; r < BTI_REGION_STAGING; r++) sum += plan->region[r];
     return sum + 2 * staging.bytes;
@@ -275,7 +288,7 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     bti_arena arena;
     bti_arena_plan(&arena, plan->region, s->info);
     BT_TRY(check_tables(plan, &arena));
-    count_bytes(plan, arena.total, s->opt->runtime);
+    count_bytes(plan, arena.total, runtime_of(s, &plan->caps));
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
     return predict(s, c, plan);
 }
@@ -406,12 +419,16 @@ static bt_status search_both(const bti_search *s, int64_t max_length, bti_run_pl
     bt_status a =
         search_one(s, first ? BTI_MOMENTS_HOST : BTI_MOMENTS_DEVICE, max_length, &plan[first]);
     if (a != BT_OK && a != BT_EFIT) return a;
-    if (a == BT_OK && (plan[first]->as_wanted || (!first && has_plenty(plan[0])))) {
+    if (a == BT_OK && plan[first]->as_wanted) {
         *out = plan[first];
         return BT_OK;
     }
-    bt_status b =
-        search_one(s, first ? BTI_MOMENTS_DEVICE : BTI_MOMENTS_HOST, max_length, &plan[!first]);
+    bti_search other = *s;
+    bti_plan_options least = *s->opt;
+    least.budget = 1; /* with plenty only the minimum is of interest */
+    if (a == BT_OK && !first && has_plenty(plan[0])) other.opt = &least;
+    bt_status b = search_one(&other, first ? BTI_MOMENTS_DEVICE : BTI_MOMENTS_HOST, max_length,
+                             &plan[!first]);
     if (b != BT_OK && (b != BT_EFIT || a != BT_OK)) {
         bti_run_plan_free(plan[first]);
         return b;

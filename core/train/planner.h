@@ -122,6 +122,8 @@ bt_status bti_run_plan_check(const bti_run_plan *p);
  * when there are none. */
 int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean);
 void bti_workload_clear(bti_workload *w);
+/* Bytes of features in both slots of staging. */
+uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps);
 /* Fills in what caps say of tokens and features, from their rows and sentences. */
 void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *caps);
 

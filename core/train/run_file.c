@@ -2,6 +2,7 @@
  * key; then the key table is gone through once, in order, and each slot or default is read into its
  * field. So the order of a file does not matter, and each message knows where its value came from.
  */
+#include "core/model/head.h"
 #include "core/train/run_file.h"
 
 #include <stdio.h>
@@ -202,10 +203,65 @@ static bt_status check_features(const reader *r) {
 }
 
 /* What must fit together, and defaults that depend on other values. */
+/* The head that the data ask for, and what goes with it. */
+static bt_status settle_head(reader *r) {
+    bti_run_config *c = r->cfg;
+    bti_model_config *m = &c->model;
+    int labels = c->data.train_labels.count > 0, text = c->data.train_target.count > 0;
+    if (labels && !text && !given(r, "model.head")) m->head = BTI_HEAD_CLASSIFICATION;
+    int decoder = m->head == BTI_HEAD_DECODER;
+    if (decoder ? !text : !labels)
+        return bti_fail_at(blame(r, "model.head", "data.labels.train"),
+                           "model.head %s learns from %s", bti_head_of(m)->name,
+                           decoder ? "data.train.target" : "data.labels.train");
+    if (decoder ? labels : text)
+        return bti_fail_at(blame(r, "model.head", "data.train.target"),
+                           "model.head %s does not learn from %s", bti_head_of(m)->name,
+                           decoder ? "data.labels.train" : "data.train.target");
+    if (!decoder && !given(r, "model.decoder_layers")) m->decoder_layers = 0;
+    if (decoder != (m->decoder_layers > 0))
+        return bti_fail_at(blame(r, "model.decoder_layers", "model.head"),
+                           "model.decoder_layers is %lld, model.head %s %s",
+                           (long long)m->decoder_layers, bti_head_of(m)->name,
+                           decoder ? "needs some" : "has none");
+    static const bti_metric best[] = {BTI_METRIC_BLEU, BTI_METRIC_ACCURACY, BTI_METRIC_F1,
+                                      BTI_METRIC_LOSS};
+    bti_metric *metric = &c->validation.metric;
+    if (!given(r, "validation.metric")) *metric = best[m->head];
+    int text_only = *metric == BTI_METRIC_BLEU || *metric == BTI_METRIC_CHRF;
+    if (*metric != BTI_METRIC_LOSS && (text_only != decoder || m->head == BTI_HEAD_REGRESSION))
+        return bti_fail_at(blame(r, "validation.metric", "model.head"),
+                           "validation.metric is none that model.head %s has",
+                           bti_head_of(m)->name);
+    if (m->learned_rows > 0 && m->fusion != BTI_FUSION_CONCAT)
+        return bti_fail_at(blame(r, "model.learned_rows", "model.fusion"),
+                           "model.learned_rows are rows of a sequence: they go with model.fusion "
+                           "concat");
+    return BT_OK;
+}
+
+static bt_status settle_features(reader *r) {
+    const bti_feature_inputs *list = &r->cfg->data.features;
+    bti_model_config *m = &r->cfg->model;
+    if (list->count > BTI_MAX_FEATURES)
+        return bti_fail_at(blame(r, "data.features", "data.features"),
+                           "data.features has %zu entries, at most %d are read", list->count,
+                           BTI_MAX_FEATURES);
+    m->features = (int32_t)list->count;
+    for (size_t i = 0; i < list->count; i++) {
+        const bti_feature_input *f = &list->item[i];
+        m->feature[i] = (bti_feature_config){
+            .name = f->name, .width = f->width, .rows = f->max_rows, .norm = f->norm};
+    }
+    return BT_OK;
+}
+
 static bt_status settle(reader *r) {
     bti_run_config *c = r->cfg;
     BT_TRY(check_missing(r));
     BT_TRY(check_features(r));
+    BT_TRY(settle_features(r));
+    BT_TRY(settle_head(r));
     BT_TRY(check_parts(r));
     BT_TRY(check_files(r, &c->data.train_source, &c->data.train_target, "data.train.source",
                        "data.train.target"));

@@ -15,7 +15,13 @@ typedef enum bti_schedule_kind {
     BTI_SCHEDULE_CONSTANT
 } bti_schedule_kind;
 typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
-typedef enum bti_metric { BTI_METRIC_BLEU, BTI_METRIC_CHRF, BTI_METRIC_LOSS } bti_metric;
+typedef enum bti_metric {
+    BTI_METRIC_BLEU,
+    BTI_METRIC_CHRF,
+    BTI_METRIC_LOSS,
+    BTI_METRIC_ACCURACY,
+    BTI_METRIC_F1
+} bti_metric;
 typedef enum bti_precision {
     BTI_PRECISION_FP32,
     BTI_PRECISION_TF32,
@@ -46,6 +52,7 @@ typedef struct bti_feature_input {
     char *name;
     bti_files train, valid;
     int64_t width, max_rows; /* 0: as the files say, any */
+    int norm;
 } bti_feature_input;
 
 typedef struct bti_feature_inputs {

@@ -12,7 +12,7 @@ typedef struct value_place {
     const char *path;
 } value_place;
 
-bt_status bti_fail_at(bti_origin at, const char *fmt, ...) {
+bt_status(bti_fail_at)(bti_origin at, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     bt_status status = bti_vfail(at.line == BTI_FROM_SET ? BT_EUSAGE : BT_EINPUT, fmt, ap);

@@ -46,4 +46,8 @@ const bti_key *bti_features_key(void); /* data.features */
 /* The failure of a value: BT_EINPUT "FILE:LINE: text" or BT_EUSAGE "--set KEY=VALUE: text". */
 bt_status bti_fail_at(bti_origin at, const char *fmt, ...) BTI_PRINTF(2, 3);
 
+#if defined(__clang_analyzer__) /* as bti_fail: a failure is no success */
+#define bti_fail_at(at, ...) ((void)(bti_fail_at)(at, __VA_ARGS__), BT_EINPUT)
+#endif
+
 #endif

@@ -12,10 +12,13 @@ typedef struct bti_session {
     const bti_run_config *cfg;
     const volatile sig_atomic_t *stop;
     bti_tokenizer *tokenizer[2]; /* the same one when shared */
-    bti_corpus *corpus, *valid;  /* valid: NULL when the run does not validate */
+    bti_corpus *corpus, *valid;  /* NULL: no text is read; valid: or the run does not validate */
+    bti_examples train, held_out;
     bti_batcher *batcher;
-    int64_t lengths[2]; /* of every pair, when they are assumed; corpus is NULL then */
-    int64_t vocab[2];   /* symbols of each side */
+    int assumed;            /* nothing is read: every example is alike */
+    int64_t lengths[2];     /* of every pair then */
+    int64_t vocab[2];       /* symbols of each side; 0: no text there */
+    bti_model_config shape; /* the run file's, with what the features and labels say */
     bt_dev *dev;
     const char *known; /* name of a device that is known from a table only; else NULL */
     bti_budget budget;

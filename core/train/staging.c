@@ -175,13 +175,17 @@ static void in_order(int64_t n, int32_t *order, int32_t *segs) {
     }
 }
 
-/* Features of an example as fp32, widened in place where the model is in double. */
+/* n numbers that were read as fp32, in place, where the model is in double. */
+static void widen(const batch *b, void *values, int64_t n) {
+    if (b->m->params.dtype != BT_F64) return;
+    for (int64_t k = n - 1; k >= 0; k--)
+        bti_store(values, BT_F64, k, (double)((const float *)values)[k]);
+}
+
 static bt_status read_feature(const batch *b, int32_t feature, const bti_sentence *s, void *out) {
     const bti_dense *d = s->dense;
     BT_TRY(d->read(d->user, feature, s->example, out));
-    if (b->m->params.dtype != BT_F64) return BT_OK;
-    int64_t n = s->rows[feature] * b->m->cfg.feature[feature].width;
-    for (int64_t k = n - 1; k >= 0; k--) bti_store(out, BT_F64, k, (double)((const float *)out)[k]);
+    widen(b, out, s->rows[feature] * b->m->cfg.feature[feature].width);
     return BT_OK;
 }
 
@@ -365,18 +369,21 @@ static void stage_pool(const bti_staging *at, const batch *b, void *slot) {
     memcpy(segs, all, sizeof all);
 }
 
+/* Labels, or numbers: those as fp32, widened in place where the model is in double. */
 static void stage_targets(const bti_staging *at, const batch *b, void *slot) {
     bti_targets kind = bti_head_of(&b->m->cfg)->targets;
-    bt_dtype acc = bti_dtype_acc(b->m->params.dtype);
     int64_t outputs = b->m->cfg.outputs, row = 0;
+    size_t size = bti_dtype_size(bti_dtype_acc(b->m->params.dtype));
     for (int64_t k = 0; k < b->n; k++) {
         const bti_sentence *s = &b->sentence[k];
-        if (kind == BTI_TARGETS_VALUES)
-            for (int64_t j = 0; j < outputs; j++)
-                bti_store((char *)slot + at->targets, acc, k * outputs + j, (double)s->values[j]);
-        else
+        char *values = (char *)slot + at->targets + (size_t)(k * outputs) * size;
+        if (kind == BTI_TARGETS_VALUES) {
+            s->dense->values(s->dense->user, s->example, (float *)(void *)values);
+            widen(b, values, outputs);
+        } else {
             memcpy(table(at, slot, 0, BTI_TABLE_LABELS) + row, s->ids[1],
                    (size_t)s->count[1] * sizeof(int32_t));
+        }
         row += s->count[1];
     }
 }

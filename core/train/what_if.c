@@ -7,7 +7,7 @@
 #define MOST_PAIRS 2000000
 
 bti_what_if bti_what_if_as_is(const bti_session *s) {
-    return (bti_what_if){.model = s->cfg->model,
+    return (bti_what_if){.model = s->shape,
                          .vocab = {s->vocab[0], s->vocab[1]},
                          .precision = s->cfg->training.precision,
                          .recompute = s->cfg->memory.recompute,
