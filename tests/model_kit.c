@@ -207,6 +207,8 @@ static void replan(mk_model *m, const mk_setup *setup) {
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
     m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
+    if (setup->apart) m.dev->info.host_memory = 0;
+    if (setup->heap) m.dev->info.max_alloc = setup->heap;
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
     bti_workload w = mk_workload_of(m.model, setup->sentence, setup->sentences);
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
