@@ -15,10 +15,10 @@
 
 #if VEC == 8
 #define vec float8
-#define vload vload8
+#define load_vec vload8
 #else
 #define vec float4
-#define vload vload4
+#define load_vec vload4
 #endif
 
 #if GWG >= 32
@@ -94,7 +94,7 @@ __kernel GROUP(GWG) void k_gemm(AMAT(a), AMAT(b), AMAT(c), const long m, const l
             barrier(CLK_LOCAL_MEM_FENCE);
             for (int k = 0; k < DEPTH; k++) {
                 vec row[RV];
-                UNROLL for (int v = 0; v < RV; v++) row[v] = vload(gn + GN * v, right[k]);
+                UNROLL for (int v = 0; v < RV; v++) row[v] = load_vec(gn + GN * v, right[k]);
                 UNROLL for (int i = 0; i < RM; i++) {
                     const float x = left[k][gm * RM + i];
                     UNROLL for (int v = 0; v < RV; v++) sum[i][v] += x * row[v];

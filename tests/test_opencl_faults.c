@@ -1,6 +1,6 @@
 /* Every OpenCL call of a short run fails in turn: a clear error, nothing left behind, no part of a
  * checkpoint. What the driver is asked for is what was planned, and nothing once update 1 is done.
- */
+ * As `test_opencl_faults opencl:1`: two devices at once. */
 #include "backends/registry.h"
 #include "core/train/checkpoint.h"
 #include "core/train/rates.h"
@@ -168,10 +168,83 @@ START_TEST(memory_as_planned) {
 }
 END_TEST
 
+/* Memory that was given, and cannot be used: told before update 1. */
+START_TEST(late_failure) {
+    set_rates();
+    for (int64_t n = 1, more = 1; more; n++) {
+        small_run r = small_run_new(24);
+        calls_start(n, 0);
+        calls.only = "clEnqueueFillBuffer"; /* the first use of new memory */
+        const bt_status status = run_short(&r, 0, NULL, NULL);
+        calls_stop();
+        more = calls.failed != NULL;
+        ck_assert_int_eq(status == BT_OK, !more);
+        ck_assert_int_eq(is_file(in_out(r, "log.jsonl")), !more);
+        nothing_left();
+        ck_assert(more || n > 2);
+    }
+}
+END_TEST
+
+/* ---- two devices at once ----------------------------------------------------------------------
+ */
+
+static int devices(void) {
+    const bt_driver *driver;
+    char reason[512];
+    int count = 0;
+    if (bti_backend_driver("opencl", &driver) == BT_OK)
+        driver->probe(bti_host(), &count, reason, sizeof reason);
+    return count;
+}
+
+static bti_update_result update_of(mk_model *m, const mk_setup *s, int64_t update) {
+    bti_update_result r;
+    kit_ok(bti_engine_update(m->engine, s->sentence, s->sentences, update, 1e-3, &r));
+    return r;
+}
+
+/* Each has its own context, queue and memory; the second goes on when the first is closed. */
+START_TEST(two_at_once) {
+    static const int64_t source[] = {5, 3, 8, 2}, target[] = {4, 7, 1, 6};
+    mk_setup s = mk_defaults();
+    s.model.dropout = 0.1;
+    s.sentence = mk_sentences(4, source, target, 97, 1);
+    s.sentences = 4;
+    bti_update_result alone[4];
+    s.backend = "opencl:0";
+    mk_model m = mk_open(&s);
+    for (int i = 0; i < 4; i++) alone[i] = update_of(&m, &s, i + 1);
+    mk_close(&m);
+    mk_model first = mk_open(&s);
+    s.backend = "opencl:1";
+    mk_model second = mk_open(&s);
+    const int alike = strcmp(first.dev->info.name, second.dev->info.name) == 0;
+    const double bound = alike ? 0 : 1e-3;
+    for (int i = 0; i < 4; i++) {
+        if (i == 2) mk_close(&first);
+        const bti_update_result b = update_of(&second, &s, i + 1);
+        kit_near(b.loss, alone[i].loss, bound);
+        kit_near(b.grad_norm, alone[i].grad_norm, bound);
+        if (i < 2) ck_assert(update_of(&first, &s, i + 1).loss == alone[i].loss);
+    }
+    mk_close(&second);
+    nothing_left();
+}
+END_TEST
+
 static void add(TCase *tc) {
     if (!mk_there()) return;
+    if (strcmp(kit_backend(), "opencl:1") == 0) {
+        if (devices() >= 2)
+            tcase_add_test(tc, two_at_once);
+        else
+            kit_skip("two devices at once: %d OpenCL devices", devices());
+        return;
+    }
     tcase_add_test(tc, opening_fails);
     tcase_add_loop_test(tc, a_call_fails, 0, 2);
+    tcase_add_test(tc, late_failure);
     tcase_add_test(tc, memory_as_planned);
 }
 
