@@ -26,7 +26,6 @@ static bt_status run_short(const small_run *r, int resume, bt_progress_fn progre
     bt_run *run;
     kit_ok(bt_run_load(r->yaml, sets, 2, &run));
     bt_status status = bt_train(run, &(bt_train_options){.device = "opencl",
-                                                         .memory = "64MiB",
                                                          .resume = resume,
                                                          .updates = UPDATES,
                                                          .progress = progress,
