@@ -14,6 +14,8 @@
     X(bias_act_fwd) \
     X(bias_act_bwd) \
     X(gather) \
+    X(gate_fwd) \
+    X(gate_bwd) \
     X(norm_fwd) \
     X(norm_bwd_params) \
     X(norm_bwd) \
@@ -29,11 +31,13 @@
     X(zero) \
     X(gemm) \
     X(cross_entropy) \
+    X(value_loss) \
     X(topk) \
     X(sumsq) \
     X(update_scalars) \
     X(adamw) \
-    X(adamw_rows)
+    X(adamw_rows) \
+    X(adamw8)
 #define BTCL_KERNELS(X) BTCL_DATA_KERNELS(X) BTCL_OTHER_KERNELS(X)
 
 typedef enum btcl_kernel {

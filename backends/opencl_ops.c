@@ -31,8 +31,10 @@ void btcl_f32(btcl_launch *l, double x) {
 static void put_u32(btcl_launch *l, uint32_t x) { btcl_arg(l, sizeof x, &x); }
 
 void btcl_base(btcl_launch *l, const bt_view *v) {
-    const uint64_t element = v->dtype == BT_F16 || v->dtype == BT_BF16 ? 2 : 4; /* int32 too */
-    const uint64_t off = v->ld > 0 ? v->off / element : 0;
+    const uint64_t size = v->dtype == BT_U8                           ? 1
+                          : v->dtype == BT_F16 || v->dtype == BT_BF16 ? 2
+                                                                      : 4; /* int32 too */
+    const uint64_t off = v->ld > 0 ? v->off / size : 0;
     if (v->ld > 0)
         btcl_arg(l, sizeof v->buf->mem, &v->buf->mem);
     else
@@ -197,6 +199,23 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, y->rows);
     btcl_i64(&l, y->cols);
     return go_quads(&l, s, y->rows, y->cols);
+}
+
+/* Both directions: all operands, then the size. */
+static bt_status gate(bt_dev *dev, bt_stream *s, const bt_call *call, btcl_kernel which, int last) {
+    btcl_launch l = btcl_begin_data(dev, which, call->t[last].dtype);
+    for (int i = 0; i <= last; i++) btcl_view(&l, &call->t[i]);
+    btcl_i64(&l, call->t[0].rows);
+    btcl_i64(&l, call->t[0].cols);
+    return go_quads(&l, s, call->t[0].rows, call->t[0].cols);
+}
+
+static bt_status op_gate_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    return gate(dev, s, call, BTCL_gate_fwd, BT_GATE_FWD_Y);
+}
+
+static bt_status op_gate_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    return gate(dev, s, call, BTCL_gate_bwd, BT_GATE_BWD_DZ);
 }
 
 /* ---- norm --------------------------------------------------------------------------------------
@@ -453,6 +472,18 @@ static bt_status op_cross_entropy(bt_dev *dev, bt_stream *s, const bt_call *call
     return btcl_go(&l, s, (uint64_t)z->rows);
 }
 
+static bt_status op_value_loss(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    const bt_value_loss_params *p = &call->p.value_loss;
+    btcl_launch l = btcl_begin(dev, BTCL_value_loss);
+    for (int i = BT_VALUE_LOSS_Z; i <= BT_VALUE_LOSS_LOSS; i++) btcl_view(&l, &call->t[i]);
+    btcl_i64(&l, z->cols);
+    btcl_i32(&l, p->kind == BT_VALUES_BINARY);
+    btcl_f32(&l, p->grad_scale);
+    btcl_i32(&l, p->grad);
+    return btcl_go(&l, s, (uint64_t)z->rows);
+}
+
 static bt_status op_topk(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *z = &t[BT_TOPK_LOGITS];
     btcl_launch l = btcl_begin(dev, BTCL_topk);
@@ -520,8 +551,23 @@ static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, w->rows);
     btcl_i64(&l, w->cols);
     btcl_i64(&l, g->rows);
+    btcl_i64(&l, call->p.adamw.first_row);
     put_adamw(&l, &call->p.adamw);
     return go_quads(&l, s, w->rows, w->cols);
+}
+
+static bt_status op_adamw8(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    const bt_view *t = call->t, *g = &t[BT_ADAMW8_G];
+    btcl_launch l = btcl_begin(dev, BTCL_adamw8);
+    btcl_view(&l, g);
+    btcl_view(&l, &t[BT_ADAMW8_INDEX]);
+    for (int i = BT_ADAMW8_SCALARS; i <= BT_ADAMW8_VS; i++) btcl_base(&l, &t[i]);
+    btcl_i64(&l, t[BT_ADAMW8_W].cols);
+    btcl_i64(&l, g->cols);
+    btcl_i64(&l, t[BT_ADAMW8_INDEX].rows);
+    btcl_i64(&l, call->p.adamw.first_row);
+    put_adamw(&l, &call->p.adamw);
+    return btcl_go(&l, s, (uint64_t)t[BT_ADAMW8_MS].cols);
 }
 
 #define op_gemm btcl_op_gemm

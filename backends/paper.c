@@ -11,9 +11,7 @@
 #define REACHED_FLOPS 0.65
 #define REACHED_BYTES 0.75
 
-/* Of cudaMalloc (CUDA C++ Programming Guide, "Device Memory Accesses"). */
-#define ROW_TILE 32 /* cuBLAS keeps rows apart in calls of equal shape */
-#define ALIGNMENT 256
+#define ALIGNMENT 256 /* of cudaMalloc (CUDA C++ Programming Guide, "Device Memory Accesses") */
 
 static const bti_known_device table[] = {
 #define BT_KNOWN_DEVICE(name, title, backend, total, runtime, gflops, gbytes, major, minor) \
@@ -85,8 +83,8 @@ bt_status bti_device_open_known(const bti_known_device *known, bt_dev **out) {
                  .free_bytes = known->total_bytes - known->runtime_bytes,
                  .runtime_bytes = known->runtime_bytes,
                  .alignment = ALIGNMENT,
-                 .row_tile = ROW_TILE,
                  .dtypes = 1u << BT_F32 | 1u << BT_F16 | 1u << BT_BF16,
+                 .tf32 = known->major >= 8,
                  .threads = 1,
                  .flops = REACHED_FLOPS * known->flops,
                  .bytes_per_s = REACHED_BYTES * known->bytes_per_s},

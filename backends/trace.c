@@ -52,6 +52,8 @@ static int may_be_nan(const bt_call *call, int i) {
     switch (call->op) {
     case BT_OP_CROSS_ENTROPY:
         return i == BT_CROSS_ENTROPY_LOGITS && !call->p.cross_entropy.grad;
+    case BT_OP_VALUE_LOSS:
+        return i == BT_VALUE_LOSS_Z && !call->p.value_loss.grad;
     case BT_OP_SUMSQ:
         return i == BT_SUMSQ_PART;
     case BT_OP_UPDATE_SCALARS:

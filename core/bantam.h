@@ -142,7 +142,7 @@ typedef struct bt_progress {
     int64_t target_tokens, source_tokens, micro_batches; /* of this update */
     double tokens_per_s;                                 /* target tokens */
     uint64_t planned_bytes, peak_bytes;
-    double loss_scale;
+    double loss_scale;   /* of the next update */
     int64_t skipped;     /* updates skipped so far in this run */
     double seconds_left; /* estimate; negative when not known */
     double valid_loss;   /* NaN before the first validation */
@@ -181,9 +181,11 @@ typedef struct bt_translate_options {
     int threads;           /* 0: automatic */
     const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
     int nbest;                         /* hypotheses of a line, 1 .. beam; 0: the best one */
+    const char *const *features;       /* files of dense features, "NAME=FILE" each */
+    size_t feature_count;
 } bt_translate_options;
 #define BT_TRANSLATE_DEFAULTS \
-    { NULL, NULL, 4, 1.0, 0, 0, 0, NULL, 1 }
+    { NULL, NULL, 4, 1.0, 0, 0, 0, NULL, 1, NULL, 0 }
 
 typedef struct bt_translator bt_translator;
 
@@ -192,6 +194,10 @@ typedef struct bt_translator bt_translator;
 BT_API bt_status bt_translator_open(const char *model, const bt_translate_options *options,
                                     bt_translator **out);
 BT_API void bt_translator_free(bt_translator *translator);
+
+/* Examples of a model that reads features alone: so many lines may be translated, whatever is in
+ * them. 0: the model reads text. */
+BT_API size_t bt_translator_examples(const bt_translator *translator);
 
 /* Takes one translation, without line end; `text` is valid during the call. Anything but BT_OK ends
  * bt_translate, which returns it. */
@@ -239,6 +245,38 @@ BT_API bt_status bt_score_lines(const char *const *hypotheses, const char *const
 BT_API bt_status bt_scores_text(const bt_scores *scores, char **text);
 BT_API bt_status bt_scores_json(const bt_scores *scores, char **json);
 
+/* ---- Prediction ---------------------------------------------------------------------------------
+ */
+
+/* Zero-initialised: all defaults. */
+typedef struct bt_predict_options {
+    const char *device, *memory;
+    int threads, batch;          /* 0: automatic */
+    const char *const *features; /* files of dense features, "NAME=FILE" each */
+    size_t feature_count;
+    const char *source; /* text, a line an example, of a model that reads any; else NULL */
+    const char *labels; /* what would be right, as data.labels; NULL: not known */
+    const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
+} bt_predict_options;
+
+/* NaN: without labels, or the head has no such number. */
+typedef struct bt_prediction_scores {
+    int64_t examples;
+    double loss, accuracy, f1, mse;
+} bt_prediction_scores;
+
+/* Takes one line, without line end; it is valid during the call. Anything but BT_OK ends the call
+ * that made it, which returns it. */
+typedef bt_status (*bt_line_fn)(void *user, const char *line);
+
+/* One line for each example, of a model whose head has no decoder: its class, a tab and the
+ * probability; label and probability of each label above 1/2, all between tabs; or its numbers
+ * between blanks. `sink` and `scores` may be NULL. */
+BT_API bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
+                            void *user, bt_prediction_scores *scores);
+BT_API bt_status bt_prediction_scores_text(const bt_prediction_scores *scores, char **text);
+BT_API bt_status bt_prediction_scores_json(const bt_prediction_scores *scores, char **json);
+
 /* ---- Vocabularies -------------------------------------------------------------------------------
  */
 
@@ -263,10 +301,6 @@ BT_API void bt_vocab_free(bt_vocab *vocab);
 /* Kind, size, special symbols, checksum, and the first `pieces` pieces. */
 BT_API bt_status bt_vocab_text(const bt_vocab *vocab, int64_t pieces, char **text);
 BT_API bt_status bt_vocab_json(const bt_vocab *vocab, int64_t pieces, char **json);
-
-/* Takes one line, without line end; it is valid during the call. Anything but BT_OK ends the call
- * that made it, which returns it. */
-typedef bt_status (*bt_line_fn)(void *user, const char *line);
 
 /* One line for each line of `files` (plain or .gz, "-" is standard input; text that is not UTF-8 is
  * BT_EINPUT): its ids, or with `json` {"tokens": [...], "ids": [...]}. No special symbol is added.

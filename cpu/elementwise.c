@@ -1,5 +1,5 @@
-/* Bias, activation and dropout in one pass over the rows; linear combinations; gathered rows. Each
- * moves its operands through memory once. */
+/* Bias, activation and dropout in one pass over the rows; linear combinations; gathered rows;
+ * gates. Each moves its operands through memory once. */
 #include "cpu/rows.h"
 
 /* y = act(x + b) of n elements; b NULL: 0. y may be x. */
@@ -183,13 +183,83 @@ static void gather_rows(const btcpu_part *part) {
     float *py = btcpu_f32(y);
     const int32_t *pi = btcpu_i32(index);
     const size_t bytes = (size_t)y->cols * sizeof(float);
-    for (int64_t r = part->first; r < part->end; r++)
-        memcpy(py + r * y->ld, px + pi[r * index->ld] * x->ld, bytes);
+    for (int64_t r = part->first; r < part->end; r++) {
+        const int64_t from = pi[r * index->ld];
+        if (from < 0)
+            memset(py + r * y->ld, 0, bytes);
+        else
+            memcpy(py + r * y->ld, px + from * x->ld, bytes);
+    }
 }
 
 bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *y = &call->t[BT_GATHER_Y];
     btcpu_run_parts(dev, btcpu_parts(dev, y->rows * y->cols), y->rows, gather_rows, call);
+    return BT_OK;
+}
+
+/* ---- gate ------------------------------------------------------------------------------------ */
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + btcpu_exp(-x)); }
+
+/* A gate's operands at a row; bias NULL: 0. */
+typedef struct gate {
+    const bt_view *t;
+    const float *bias;
+} gate;
+
+static inline float *row_of(const bt_view *v, int64_t r) { return btcpu_f32(v) + r * v->ld; }
+
+static void gate_fwd_rows(const btcpu_part *part) {
+    const gate *g = part->ctx;
+    const bt_view *t = g->t;
+    const int64_t cols = t[BT_GATE_FWD_A].cols;
+    for (int64_t r = part->first; r < part->end; r++) {
+        const float *a = row_of(&t[BT_GATE_FWD_A], r), *b = row_of(&t[BT_GATE_FWD_B], r);
+        const float *z = row_of(&t[BT_GATE_FWD_Z], r), *bias = g->bias;
+        float *y = row_of(&t[BT_GATE_FWD_Y], r);
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            const float s = sigmoid(z[i] + (bias ? bias[i] : 0.0f));
+            y[i] = s * a[i] + (1.0f - s) * b[i];
+        }
+    }
+}
+
+static void gate_bwd_rows(const btcpu_part *part) {
+    const gate *g = part->ctx;
+    const bt_view *t = g->t;
+    const int64_t cols = t[BT_GATE_BWD_DY].cols;
+    for (int64_t r = part->first; r < part->end; r++) {
+        const float *dy = row_of(&t[BT_GATE_BWD_DY], r), *a = row_of(&t[BT_GATE_BWD_A], r);
+        const float *b = row_of(&t[BT_GATE_BWD_B], r), *z = row_of(&t[BT_GATE_BWD_Z], r);
+        const float *bias = g->bias;
+        float *da = row_of(&t[BT_GATE_BWD_DA], r), *db = row_of(&t[BT_GATE_BWD_DB], r);
+        float *dz = row_of(&t[BT_GATE_BWD_DZ], r);
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            const float s = sigmoid(z[i] + (bias ? bias[i] : 0.0f)), d = dy[i];
+            const float slope = s * (1.0f - s) * (a[i] - b[i]) * d;
+            da[i] = s * d;
+            db[i] = (1.0f - s) * d;
+            dz[i] = slope;
+        }
+    }
+}
+
+bt_status BTCPU_FN(gate_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *a = &call->t[BT_GATE_FWD_A];
+    const gate g = {call->t, btcpu_f32(&call->t[BT_GATE_FWD_BIAS])};
+    btcpu_run_parts(dev, btcpu_parts(dev, a->rows * a->cols), a->rows, gate_fwd_rows, &g);
+    return BT_OK;
+}
+
+bt_status BTCPU_FN(gate_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *dy = &call->t[BT_GATE_BWD_DY];
+    const gate g = {call->t, btcpu_f32(&call->t[BT_GATE_BWD_BIAS])};
+    btcpu_run_parts(dev, btcpu_parts(dev, dy->rows * dy->cols), dy->rows, gate_bwd_rows, &g);
     return BT_OK;
 }

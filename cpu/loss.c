@@ -1,6 +1,7 @@
-/* Softmax over a vocabulary: cross-entropy with its gradient in place, and the k best symbols. A
- * row is at most a megabyte and stays in cache between its passes, so that each logit crosses the
- * memory bus once each way. Partial sums of 1,024 terms are added up in double. */
+/* Softmax over a vocabulary: cross-entropy with its gradient in place, and the k best symbols;
+ * losses of values. A row is at most a megabyte and stays in cache between its passes, so that each
+ * logit crosses the memory bus once each way. Partial sums of 1,024 terms are added up in double.
+ */
 #include "cpu/rows.h"
 
 #define SUM_BLOCK 1024
@@ -104,6 +105,44 @@ bt_status BTCPU_FN(cross_entropy)(bt_dev *dev, bt_stream *stream, const bt_call 
     (void)stream;
     const bt_view *x = &call->t[BT_CROSS_ENTROPY_LOGITS];
     btcpu_run_parts(dev, btcpu_parts(dev, x->rows * x->cols * 2), x->rows, ce_rows, call);
+    return BT_OK;
+}
+
+/* ---- losses of values ------------------------------------------------------------------------ */
+
+/* Rows are a handful of labels: plain loops in double cost nothing beside the model. */
+static void value_rows(const btcpu_part *part) {
+    const bt_call *call = part->ctx;
+    const bt_value_loss_params *p = &call->p.value_loss;
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z], *target = &call->t[BT_VALUE_LOSS_TARGET];
+    const bt_view *loss = &call->t[BT_VALUE_LOSS_LOSS];
+    const float *bias = btcpu_f32(&call->t[BT_VALUE_LOSS_BIAS]);
+    const float *scalars = btcpu_f32(&call->t[BT_VALUE_LOSS_SCALARS]);
+    const double more = scalars ? (double)scalars[BT_SCALAR_LOSS_SCALE] : 1.0;
+    const double scale = p->grad_scale * more / (double)z->cols;
+    for (int64_t r = part->first; r < part->end; r++) {
+        float *x = btcpu_f32(z) + r * z->ld, *out = btcpu_f32(loss) + r * loss->ld;
+        const float *t = btcpu_f32(target) + r * target->ld;
+        double sum = 0;
+        for (int64_t i = 0; i < z->cols; i++) {
+            const double u = (double)x[i] + (bias ? (double)bias[i] : 0.0), want = (double)t[i];
+            double slope = 2 * (u - want);
+            if (p->kind == BT_VALUES_SQUARE) {
+                sum += (u - want) * (u - want);
+            } else {
+                sum += fmax(u, 0) - want * u + log1p(exp(-fabs(u)));
+                slope = 1 / (1 + exp(-u)) - want;
+            }
+            if (p->grad) x[i] = (float)(scale * slope);
+        }
+        out[0] = out[1] = (float)(sum / (double)z->cols);
+    }
+}
+
+bt_status BTCPU_FN(value_loss)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    btcpu_run_parts(dev, btcpu_parts(dev, z->rows * z->cols * 8), z->rows, value_rows, call);
     return BT_OK;
 }
 

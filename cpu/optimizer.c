@@ -1,6 +1,6 @@
 /* The optimiser: sums of squares by block, the scalars of an update, and AdamW with clipping in one
  * pass (reads g, w, m, v and writes w, m, v: 28 bytes a parameter), over flat ranges and over
- * tables with compact gradients. */
+ * tables with compact gradients, with moments in fp32 or in 8 bits. */
 #include "cpu/rows.h"
 
 /* (s, q) with sum of squares s^2 q: squares of fp32 numbers neither overflow nor vanish in double.
@@ -142,6 +142,7 @@ bt_status BTCPU_FN(adamw)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
 typedef struct adam_rows {
     adam c;
     const bt_view *g, *index, *w, *m, *v;
+    int64_t first_row;
 } adam_rows;
 
 /* First entry of the index that is `row` or more. */
@@ -162,11 +163,11 @@ static void adam_table(const btcpu_part *part) {
     const adam_rows *a = part->ctx;
     const int32_t *index = btcpu_i32(a->index);
     const int64_t ld = a->index->ld, n = a->index->rows, cols = a->w->cols;
-    int64_t k = find_row(index, ld, n, part->first);
+    int64_t k = find_row(index, ld, n, a->first_row + part->first);
     for (int64_t row = part->first; row < part->end; row++) {
         float *w = btcpu_f32(a->w) + row * a->w->ld;
         float *m = btcpu_f32(a->m) + row * a->m->ld, *v = btcpu_f32(a->v) + row * a->v->ld;
-        if (k < n && index[k * ld] == row) {
+        if (k < n && index[k * ld] == a->first_row + row) {
             adam_span(&a->c, btcpu_f32(a->g) + k++ * a->g->ld, w, m, v, cols);
             continue;
         }
@@ -185,7 +186,127 @@ bt_status BTCPU_FN(adamw_rows)(bt_dev *dev, bt_stream *stream, const bt_call *ca
                          .index = &t[BT_ADAMW_ROWS_INDEX],
                          .w = &t[BT_ADAMW_ROWS_W],
                          .m = &t[BT_ADAMW_ROWS_M],
-                         .v = &t[BT_ADAMW_ROWS_V]};
+                         .v = &t[BT_ADAMW_ROWS_V],
+                         .first_row = call->p.adamw.first_row};
     btcpu_run_parts(dev, btcpu_parts(dev, a.w->rows * a.w->cols), a.w->rows, adam_table, &a);
+    return BT_OK;
+}
+
+/* ---- moments in 8 bits: 16 bytes a parameter --------------------------------------------------
+ */
+
+#define BLOCK BT_ADAMW8_BLOCK
+
+typedef struct adam8 {
+    adam c;
+    const bt_view *g, *index;
+    float *w, *ms, *vs;
+    uint8_t *m, *v;
+    int64_t n, first_row;
+} adam8;
+
+static void widen_m(const uint8_t *code, float scale, float *m, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float c = (float)(int8_t)code[i], t = fabsf(c) / 127.0f, u = t * t;
+        m[i] = copysignf(scale * (u * u), c);
+    }
+}
+
+static void widen_v(const uint8_t *code, float scale, float *v, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float t = (float)code[i] / 255.0f, u = t * t;
+        v[i] = scale * (u * u);
+    }
+}
+
+/* most (a / scale)^(1/4), rounded; `most` also where the scale is infinite. */
+static inline int32_t root_code(float a, float scale, float most) {
+    const float t = sqrtf(sqrtf(a / scale));
+    return (int32_t)(most * (t <= 1.0f ? t : 1.0f) + 0.5f);
+}
+
+static float narrow_m(const float *m, uint8_t *code, int64_t n) {
+    float scale = 0.0f;
+#pragma omp simd reduction(max : scale)
+    for (int64_t i = 0; i < n; i++) scale = fabsf(m[i]) > scale ? fabsf(m[i]) : scale;
+    if (scale == 0.0f) {
+        memset(code, 0, (size_t)n);
+        return scale;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t c = root_code(fabsf(m[i]), scale, 127.0f);
+        code[i] = (uint8_t)(m[i] < 0.0f ? -c : c);
+    }
+    return scale;
+}
+
+static float narrow_v(const float *v, uint8_t *code, int64_t n) {
+    float scale = 0.0f;
+#pragma omp simd reduction(max : scale)
+    for (int64_t i = 0; i < n; i++) scale = v[i] > scale ? v[i] : scale;
+    if (scale == 0.0f) {
+        memset(code, 0, (size_t)n);
+        return scale;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t c = root_code(v[i], scale, 255.0f);
+        code[i] = (uint8_t)(c + (c == 0 && v[i] > 0.0f));
+    }
+    return scale;
+}
+
+/* The gradient of elements [from, from + n) of a table: rows of the compact one, zeros elsewhere.
+ */
+static void spread_gradient(const adam8 *a, int64_t from, int64_t n, float *g) {
+    const int32_t *index = btcpu_i32(a->index);
+    const int64_t ld = a->index->ld, kept = a->index->rows, cols = a->g->cols;
+    int64_t row = a->first_row + from / cols, col = from % cols, k = find_row(index, ld, kept, row);
+    for (int64_t i = 0, run; i < n; i += run, col = 0, row++) {
+        run = cols - col < n - i ? cols - col : n - i;
+        if (k < kept && index[k * ld] == row)
+            memcpy(g + i, btcpu_f32(a->g) + k++ * a->g->ld + col, (size_t)run * sizeof *g);
+        else
+            memset(g + i, 0, (size_t)run * sizeof *g);
+    }
+}
+
+static void adam_blocks(const btcpu_part *part) {
+    const adam8 *a = part->ctx;
+    float spread[BLOCK], m[BLOCK], v[BLOCK];
+    for (int64_t b = part->first; b < part->end; b++) {
+        const int64_t from = b * BLOCK, n = a->n - from < BLOCK ? a->n - from : BLOCK;
+        const float *g = spread;
+        if (btcpu_has(a->index))
+            spread_gradient(a, from, n, spread);
+        else
+            g = btcpu_f32(a->g) + from;
+        widen_m(a->m + from, a->ms[b], m, n);
+        widen_v(a->v + from, a->vs[b], v, n);
+        adam_span(&a->c, g, a->w + from, m, v, n);
+        a->ms[b] = narrow_m(m, a->m + from, n);
+        a->vs[b] = narrow_v(v, a->v + from, n);
+    }
+}
+
+bt_status BTCPU_FN(adamw8)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
+    (void)stream;
+    const bt_view *t = call->t;
+    const float *s = btcpu_f32(&t[BT_ADAMW8_SCALARS]);
+    if (s[BT_SCALAR_SKIP] != 0.0f) return BT_OK;
+    const adam8 a = {.c = adam_of(&call->p.adamw, s),
+                     .g = &t[BT_ADAMW8_G],
+                     .index = &t[BT_ADAMW8_INDEX],
+                     .w = btcpu_f32(&t[BT_ADAMW8_W]),
+                     .ms = btcpu_f32(&t[BT_ADAMW8_MS]),
+                     .vs = btcpu_f32(&t[BT_ADAMW8_VS]),
+                     .m = btcpu_at(&t[BT_ADAMW8_M]),
+                     .v = btcpu_at(&t[BT_ADAMW8_V]),
+                     .n = t[BT_ADAMW8_W].cols,
+                     .first_row = call->p.adamw.first_row};
+    btcpu_run_parts(dev, btcpu_parts(dev, a.n), t[BT_ADAMW8_MS].cols, adam_blocks, &a);
     return BT_OK;
 }

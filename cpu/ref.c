@@ -432,13 +432,66 @@ bt_status btref_gather(const btref_args *a) {
     double u[BTREF_BLOCK];
     for (int64_t r = 0; r < y.rows; r++) {
         int32_t from = btref_int(&index, r, 0);
-        if (from < 0 || from >= x.rows)
+        if (from >= x.rows)
             return bti_fail(BT_EINTERNAL, "gather: row %lld asks for row %d of %lld", (long long)r,
                             from, (long long)x.rows);
         FOR_BLOCKS(at, n, y.cols) {
-            btref_get(u, &x, from, at, n);
+            memset(u, 0, sizeof u);
+            if (from >= 0) btref_get(u, &x, from, at, n);
             btref_put(u, &y, r, at, n);
         }
     }
+    return BT_OK;
+}
+
+/* ---- gate -------------------------------------------------------------------------------------
+ */
+
+/* s of columns at .. at+n-1 of a row. */
+static void gate_at(double *s, const btref_mat *z, const btref_mat *bias, int64_t r, int64_t at,
+                    int64_t n) {
+    double b[BTREF_BLOCK];
+    btref_get(s, z, r, at, n);
+    btref_get_or_zero(b, bias, 0, at, n);
+    for (int64_t i = 0; i < n; i++) s[i] = 1 / (1 + exp(-(s[i] + b[i])));
+}
+
+bt_status btref_gate_fwd(const btref_args *args) {
+    btref_mat a = btref_operand(args, BT_GATE_FWD_A), b = btref_operand(args, BT_GATE_FWD_B),
+              z = btref_operand(args, BT_GATE_FWD_Z), y = btref_operand(args, BT_GATE_FWD_Y),
+              bias = btref_operand(args, BT_GATE_FWD_BIAS);
+    double s[BTREF_BLOCK], u[BTREF_BLOCK], v[BTREF_BLOCK];
+    for (int64_t r = 0; r < a.rows; r++) FOR_BLOCKS(at, n, a.cols) {
+            gate_at(s, &z, &bias, r, at, n);
+            btref_get(u, &a, r, at, n);
+            btref_get(v, &b, r, at, n);
+            for (int64_t i = 0; i < n; i++) u[i] = s[i] * u[i] + (1 - s[i]) * v[i];
+            btref_put(u, &y, r, at, n);
+        }
+    return BT_OK;
+}
+
+bt_status btref_gate_bwd(const btref_args *args) {
+    btref_mat dy = btref_operand(args, BT_GATE_BWD_DY), a = btref_operand(args, BT_GATE_BWD_A),
+              b = btref_operand(args, BT_GATE_BWD_B), z = btref_operand(args, BT_GATE_BWD_Z),
+              bias = btref_operand(args, BT_GATE_BWD_BIAS),
+              da = btref_operand(args, BT_GATE_BWD_DA), db = btref_operand(args, BT_GATE_BWD_DB),
+              dz = btref_operand(args, BT_GATE_BWD_DZ);
+    double s[BTREF_BLOCK], g[BTREF_BLOCK], u[BTREF_BLOCK], v[BTREF_BLOCK];
+    for (int64_t r = 0; r < dy.rows; r++) FOR_BLOCKS(at, n, dy.cols) {
+            gate_at(s, &z, &bias, r, at, n);
+            btref_get(g, &dy, r, at, n);
+            btref_get(u, &a, r, at, n);
+            btref_get(v, &b, r, at, n);
+            for (int64_t i = 0; i < n; i++) {
+                double slope = s[i] * (1 - s[i]) * (u[i] - v[i]) * g[i];
+                u[i] = s[i] * g[i];
+                v[i] = (1 - s[i]) * g[i];
+                s[i] = slope;
+            }
+            btref_put(u, &da, r, at, n);
+            btref_put(v, &db, r, at, n);
+            btref_put(s, &dz, r, at, n);
+        }
     return BT_OK;
 }

@@ -163,6 +163,46 @@ bt_status btref_cross_entropy(const btref_args *a) {
     return BT_OK;
 }
 
+/* ---- losses of values -------------------------------------------------------------------------
+ */
+
+/* e and de/du. */
+static double value_loss_one(bt_values kind, double u, double t, double *slope) {
+    if (kind == BT_VALUES_SQUARE) {
+        *slope = 2 * (u - t);
+        return (u - t) * (u - t);
+    }
+    *slope = 1 / (1 + exp(-u)) - t;
+    return fmax(u, 0) - t * u + log1p(exp(-fabs(u)));
+}
+
+bt_status btref_value_loss(const btref_args *a) {
+    const bt_value_loss_params *p = &a->call->p.value_loss;
+    btref_mat z = btref_operand(a, BT_VALUE_LOSS_Z), bias = btref_operand(a, BT_VALUE_LOSS_BIAS),
+              target = btref_operand(a, BT_VALUE_LOSS_TARGET),
+              scalars = btref_operand(a, BT_VALUE_LOSS_SCALARS),
+              loss = btref_operand(a, BT_VALUE_LOSS_LOSS);
+    double scale = 1;
+    if (scalars.p != NULL) btref_get(&scale, &scalars, 0, BT_SCALAR_LOSS_SCALE, 1);
+    scale *= p->grad_scale / (double)z.cols;
+    for (int64_t r = 0; r < z.rows; r++) {
+        double u[BTREF_BLOCK], t[BTREF_BLOCK], out[2] = {0, 0};
+        for (int64_t at = 0; at < z.cols; at += BTREF_BLOCK) {
+            int64_t n = btref_min(BTREF_BLOCK, z.cols - at);
+            get_z(u, &z, &bias, r, at, n);
+            btref_get(t, &target, r, at, n);
+            for (int64_t i = 0; i < n; i++) {
+                out[0] += value_loss_one(p->kind, u[i], t[i], &u[i]);
+                u[i] *= scale;
+            }
+            if (p->grad) btref_put(u, &z, r, at, n);
+        }
+        out[0] = out[1] = out[0] / (double)z.cols;
+        btref_put(out, &loss, r, 0, 2);
+    }
+    return BT_OK;
+}
+
 /* ---- best symbols -----------------------------------------------------------------------------
  */
 
@@ -320,17 +360,24 @@ bt_status btref_adamw(const btref_args *a) {
     return BT_OK;
 }
 
-/* Entries ascend up to the padding. */
-static bt_status check_index(const btref_mat *index, int64_t table_rows) {
+/* Entries ascend up to what lies behind row `end`: rows of later parts, or padding. */
+static bt_status check_index(const btref_mat *index, int64_t end) {
     int64_t least = 0;
     for (int64_t k = 0; k < index->rows; k++) {
         int64_t row = btref_int(index, k, 0);
         if (row < least)
-            return bti_fail(BT_EINTERNAL, "adamw_rows: entry %lld of the index is %lld after %lld",
+            return bti_fail(BT_EINTERNAL, "adamw: entry %lld of the index is %lld after %lld",
                             (long long)k, (long long)row, (long long)(least - 1));
-        least = row >= table_rows ? table_rows : row + 1;
+        least = row >= end ? end : row + 1;
     }
     return BT_OK;
+}
+
+/* The first entry that is `row` or more. */
+static int64_t find_row(const btref_mat *index, int64_t row) {
+    int64_t k = 0;
+    while (k < index->rows && btref_int(index, k, 0) < row) k++;
+    return k;
 }
 
 bt_status btref_adamw_rows(const btref_args *a) {
@@ -340,13 +387,83 @@ bt_status btref_adamw_rows(const btref_args *a) {
     btref_mat index = btref_operand(a, BT_ADAMW_ROWS_INDEX),
               scalars = btref_operand(a, BT_ADAMW_ROWS_SCALARS);
     double c[BT_SCALAR_COUNT];
-    BT_TRY(check_index(&index, t.w.rows));
+    int64_t first = a->call->p.adamw.first_row, k = find_row(&index, first);
+    BT_TRY(check_index(&index, first + t.w.rows));
     btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
     if (c[BT_SCALAR_SKIP] != 0) return BT_OK;
-    for (int64_t row = 0, k = 0; row < t.w.rows; row++) {
-        int touched = k < index.rows && btref_int(&index, k, 0) == row;
+    for (int64_t row = 0; row < t.w.rows; row++) {
+        int touched = k < index.rows && btref_int(&index, k, 0) == first + row;
         adamw_row(&a->call->p.adamw, c, touched ? &t : &untouched, row, k);
         k += touched;
+    }
+    return BT_OK;
+}
+
+/* ---- moments in 8 bits ------------------------------------------------------------------------
+ */
+
+/* Widens n codes of a block; `most` is 127 for signed ones, 255 for unsigned. */
+static void widen(double *x, const uint8_t *code, double scale, double most, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double c = most == 127 ? (double)(int8_t)code[i] : (double)code[i];
+        x[i] = copysign(scale * pow(fabs(c) / most, 4), c);
+    }
+}
+
+/* The codes of n values and their scale. */
+static void narrow(const double *x, uint8_t *code, const btref_mat *scales, int64_t block,
+                   double most, int64_t n) {
+    double scale = 0;
+    for (int64_t i = 0; i < n; i++) scale = fmax(scale, fabs(x[i]));
+    btref_put(&scale, scales, 0, block, 1);
+    for (int64_t i = 0; i < n; i++) {
+        double c = scale > 0 ? floor(most * pow(fabs(x[i]) / scale, 0.25) + 0.5) : 0;
+        if (!(c <= most)) c = most; /* a scale that is not finite */
+        if (most == 255 && x[i] > 0) c = fmax(c, 1);
+        code[i] = (uint8_t)(int)(x[i] < 0 ? -c : c);
+    }
+}
+
+/* The gradient of elements [from, from + n) of a table with a compact one. */
+static void spread_gradient(double *g, const btref_mat *grad, const btref_mat *index, int64_t from,
+                            int64_t n) {
+    int64_t k = find_row(index, from / grad->cols);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = (from + i) / grad->cols;
+        while (k < index->rows && btref_int(index, k, 0) < row) k++;
+        g[i] = 0;
+        if (k < index->rows && btref_int(index, k, 0) == row)
+            btref_get(&g[i], grad, k, (from + i) % grad->cols, 1);
+    }
+}
+
+bt_status btref_adamw8(const btref_args *a) {
+    btref_mat grad = btref_operand(a, BT_ADAMW8_G), index = btref_operand(a, BT_ADAMW8_INDEX),
+              scalars = btref_operand(a, BT_ADAMW8_SCALARS), wm = btref_operand(a, BT_ADAMW8_W),
+              ms = btref_operand(a, BT_ADAMW8_MS), vs = btref_operand(a, BT_ADAMW8_VS);
+    double c[BT_SCALAR_COUNT], scale[2];
+    double g[BT_ADAMW8_BLOCK], w[BT_ADAMW8_BLOCK], m[BT_ADAMW8_BLOCK], v[BT_ADAMW8_BLOCK];
+    int64_t skipped = a->call->p.adamw.first_row * grad.cols; /* elements before w's */
+    if (index.p != NULL) BT_TRY(check_index(&index, (skipped + wm.cols) / grad.cols));
+    btref_get(c, &scalars, 0, 0, BT_SCALAR_COUNT);
+    if (c[BT_SCALAR_SKIP] != 0) return BT_OK;
+    for (int64_t from = 0, b = 0; from < wm.cols; from += BT_ADAMW8_BLOCK, b++) {
+        int64_t n = btref_min(BT_ADAMW8_BLOCK, wm.cols - from);
+        uint8_t *mc = (uint8_t *)a->p[BT_ADAMW8_M] + from;
+        uint8_t *vc = (uint8_t *)a->p[BT_ADAMW8_V] + from;
+        if (index.p == NULL)
+            btref_get(g, &grad, 0, from, n);
+        else
+            spread_gradient(g, &grad, &index, skipped + from, n);
+        btref_get(w, &wm, 0, from, n);
+        btref_get(&scale[0], &ms, 0, b, 1);
+        btref_get(&scale[1], &vs, 0, b, 1);
+        widen(m, mc, scale[0], 127, n);
+        widen(v, vc, scale[1], 255, n);
+        for (int64_t i = 0; i < n; i++) adamw_one(&a->call->p.adamw, c, g[i], &w[i], &m[i], &v[i]);
+        btref_put(w, &wm, 0, from, n);
+        narrow(m, mc, &ms, b, 127, n);
+        narrow(v, vc, &vs, b, 255, n);
     }
     return BT_OK;
 }

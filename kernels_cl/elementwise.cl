@@ -1,4 +1,4 @@
-/* Bias and activation, rows by index. Work-items take four columns of a row. */
+/* Bias and activation, rows by index, gates. Work-items take four columns of a row. */
 
 #define ACT_RELU 1
 #define ACT_GELU 2
@@ -70,7 +70,7 @@ __kernel GROUP(WG) void k_bias_act_bwd(CDMAT(dy), CDMAT(x), CMAT(bias), CDMAT(y)
     if (HAS(part)) put_sums(sum, &t, tmp, part, cols);
 }
 
-/* y_r = x[index_r]. */
+/* y_r = x[index_r]; zeros where the index is negative. */
 __kernel GROUP(WG) void k_gather(CDMAT(x), IMAT(index), DMAT(y), const long rows, const long cols) {
     CDUSE(x);
     IUSE(index);
@@ -79,5 +79,53 @@ __kernel GROUP(WG) void k_gather(CDMAT(x), IMAT(index), DMAT(y), const long rows
     split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
     if ((long)r >= rows) return;
     const long c = 4 * (long)q, n = cols - c;
-    put4(get4(x + (long)index[r * index_ld] * x_ld + c, n), y + r * y_ld + c, n);
+    const long from = index[r * index_ld];
+    put4(from < 0 ? (float4)(0.0f) : get4(x + from * x_ld + c, n), y + r * y_ld + c, n);
+}
+
+static float4 sigmoid4(float4 x) { return 1.0f / (1.0f + exp(-x)); }
+
+/* y = s a + (1 - s) b, s = sigmoid(z + bias). Reads 12 bytes, writes 4 for each element. */
+__kernel GROUP(WG) void k_gate_fwd(CDMAT(a), CDMAT(b), CDMAT(z), CMAT(bias), DMAT(y),
+                                   const long rows, const long cols) {
+    CDUSE(a);
+    CDUSE(b);
+    CDUSE(z);
+    CUSE(bias);
+    DUSE(y);
+    ulong r, q;
+    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    if ((long)r >= rows) return;
+    const long c = 4 * (long)q, n = cols - c;
+    float4 u = get4(z + r * z_ld + c, n);
+    if (HAS(bias)) u += load4(bias + c, n);
+    const float4 s = sigmoid4(u);
+    put4(s * get4(a + r * a_ld + c, n) + (1.0f - s) * get4(b + r * b_ld + c, n), y + r * y_ld + c,
+         n);
+}
+
+/* da = s dy, db = (1 - s) dy, dz = s (1 - s) (a - b) dy. Reads 16 bytes, writes 12 for each
+ * element. */
+__kernel GROUP(WG) void k_gate_bwd(CDMAT(dy), CDMAT(a), CDMAT(b), CDMAT(z), CMAT(bias), DMAT(da),
+                                   DMAT(db), DMAT(dz), const long rows, const long cols) {
+    CDUSE(dy);
+    CDUSE(a);
+    CDUSE(b);
+    CDUSE(z);
+    CUSE(bias);
+    DUSE(da);
+    DUSE(db);
+    DUSE(dz);
+    ulong r, q;
+    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    if ((long)r >= rows) return;
+    const long c = 4 * (long)q, n = cols - c;
+    float4 u = get4(z + r * z_ld + c, n);
+    if (HAS(bias)) u += load4(bias + c, n);
+    const float4 s = sigmoid4(u), d = get4(dy + r * dy_ld + c, n);
+    const float4 slope =
+        s * (1.0f - s) * (get4(a + r * a_ld + c, n) - get4(b + r * b_ld + c, n)) * d;
+    put4(s * d, da + r * da_ld + c, n);
+    put4((1.0f - s) * d, db + r * db_ld + c, n);
+    put4(slope, dz + r * dz_ld + c, n);
 }

@@ -1,4 +1,4 @@
-/* Cross-entropy and the best symbols of a row. One group takes a row. */
+/* Cross-entropy, losses of values and the best symbols of a row. One group takes a row. */
 
 /* The largest z = logits + bias of a row, sum exp(z - largest), and the sum of z; the same in
  * every work-item. Reads a row once: each work-item keeps a running maximum and rescales. */
@@ -63,6 +63,37 @@ __kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), C
         const float q = even + (c == label ? 1.0f - smoothing : 0.0f);
         logits[c] = label < 0 ? 0.0f : outer * (exp(z - s.most) * scale - q);
     }
+}
+
+/* Both columns of loss = mean over a row of e(u, t), u = z + bias; with `grad` z becomes
+ * grad_scale / cols de/du. binary: e = max(u, 0) - t u + log(1 + exp(-|u|)), else (u - t)^2. Reads
+ * 8 bytes, writes 4 for each value. */
+__kernel GROUP(WG) void k_value_loss(MAT(z), CMAT(bias), CMAT(target), CMAT(scalars), MAT(loss),
+                                     const long cols, const int binary, const float grad_scale,
+                                     const int grad) {
+    __local float tmp[WG];
+    const long row = get_group_id(0);
+    USE(z) + row * z_ld;
+    CUSE(bias);
+    CUSE(target) + row * target_ld;
+    CUSE(scalars);
+    USE(loss) + row * loss_ld;
+    const float more = HAS(scalars) ? scalars[LOSS_SCALE] : 1.0f;
+    const float scale = grad_scale * more / (float)cols;
+    float sum = 0.0f;
+    for (long c = get_local_id(0); c < cols; c += WG) {
+        const float u = HAS(bias) ? z[c] + bias[c] : z[c], t = target[c];
+        float slope = 2.0f * (u - t);
+        if (binary) {
+            sum += fmax(u, 0.0f) - t * u + log1p(exp(-fabs(u)));
+            slope = 1.0f / (1.0f + exp(-u)) - t;
+        } else {
+            sum += (u - t) * (u - t);
+        }
+        if (grad) z[c] = scale * slope;
+    }
+    sum = group_sum(sum, tmp);
+    if (get_local_id(0) == 0) loss[0] = loss[1] = sum / (float)cols;
 }
 
 /* ---- best symbols ----------------------------------------------------------------------------- */

@@ -117,6 +117,8 @@ static bt_dtype type_of(const cf_call *c, int i, bt_dtype type) {
     switch (bti_op_info(c->op)->operand[i].type) {
     case BT_TYPE_INT:
         return BT_I32;
+    case BT_TYPE_CODE:
+        return BT_U8;
     case BT_TYPE_ACC:
         return bti_dtype_acc(type);
     default:
@@ -148,6 +150,8 @@ double *cf_add_stored(cf_call *c, int i, int64_t rows, int64_t cols, int64_t sro
     for (size_t k = 0; k < n; k++)
         if (info->type == BT_TYPE_INT)
             t->x[k] = info->role == BT_ROLE_OUT ? -7777 : 0;
+        else if (info->type == BT_TYPE_CODE)
+            t->x[k] = (double)cf_below(256);
         else
             t->x[k] = info->role == BT_ROLE_OUT ? NAN : cf_round(c, i, cf_uniform());
     return t->x;
@@ -375,7 +379,8 @@ static void compare(const cf_call *c, int i, const double *got, const double *wa
     const cf_operand *t = &c->t[i];
     bt_dtype dt = type_of(c, i, type);
     double acc = epsilon(bti_dtype_acc(type)), store = dt == bti_dtype_acc(type) ? 0 : epsilon(dt);
-    double bound = t->exact || dt == BT_I32 ? 0 : acc * (8 + t->n) * t->mag, error = 0, power = 0;
+    double bound = t->exact || !bti_dtype_is_float(dt) ? 0 : acc * (8 + t->n) * t->mag, error = 0,
+           power = 0;
     for (int64_t k = 0; k < t->srows * t->scols && !t->any; k++) {
         if (!t->written[k]) continue;
         double tol = bound + store * fabs(want[k]) + epsilon(cf_type) * t->mid;

@@ -117,14 +117,14 @@ static void bias_gradient(void) {
 }
 
 static void rows_by_index(void) {
-    static const double x[6] = {1, 2, 3, 4, 5, 6}, index[4] = {2, 0, 2, 1},
-                        want[8] = {5, 6, 1, 2, 5, 6, 3, 4};
+    static const double x[6] = {1, 2, 3, 4, 5, 6}, index[5] = {2, 0, 2, 1, -1},
+                        want[10] = {5, 6, 1, 2, 5, 6, 3, 4, 0, 0};
     cf_call c;
     cf_begin(&c, BT_OP_GATHER, "known");
     set(&c, BT_GATHER_X, 3, 2, x);
-    set(&c, BT_GATHER_INDEX, 4, 1, index);
-    cf_add(&c, BT_GATHER_Y, 4, 2);
-    expect("gather", answer(&c, BT_GATHER_Y), want, 8);
+    set(&c, BT_GATHER_INDEX, 5, 1, index);
+    cf_add(&c, BT_GATHER_Y, 5, 2);
+    expect("gather", answer(&c, BT_GATHER_Y), want, 10);
     cf_begin(&c, BT_OP_AXPBY, "known");
     c.p.axpby = (bt_axpby_params){2, -1};
     set(&c, BT_AXPBY_X, 3, 2, x);
@@ -145,6 +145,70 @@ static void embedding(void) {
     set(&c, BT_EMBED_FWD_POSTAB, 2, 2, pos);
     cf_add(&c, BT_EMBED_FWD_Y, 2, 2);
     expect("embedding", answer(&c, BT_EMBED_FWD_Y), want, 4);
+}
+
+/* A gate at ln 3 lets 3/4 of a through and 1/4 of b; one that is shut, b alone. */
+static void gate(void) {
+    static const double a[2] = {8, 8}, b[2] = {4, 4}, z[2] = {0.0986122886681098, -300},
+                        bias[2] = {1, 0}, want[2] = {7, 4}, dy[2] = {16, 16}, da[2] = {12, 0},
+                        db[2] = {4, 16}, dz[2] = {12, 0};
+    cf_call c;
+    cf_begin(&c, BT_OP_GATE_FWD, "known");
+    set(&c, BT_GATE_FWD_A, 1, 2, a);
+    set(&c, BT_GATE_FWD_B, 1, 2, b);
+    set(&c, BT_GATE_FWD_Z, 1, 2, z);
+    set(&c, BT_GATE_FWD_BIAS, 1, 2, bias);
+    cf_add(&c, BT_GATE_FWD_Y, 1, 2);
+    expect("gate", answer(&c, BT_GATE_FWD_Y), want, 2);
+    cf_begin(&c, BT_OP_GATE_BWD, "known");
+    set(&c, BT_GATE_BWD_DY, 1, 2, dy);
+    set(&c, BT_GATE_BWD_A, 1, 2, a);
+    set(&c, BT_GATE_BWD_B, 1, 2, b);
+    set(&c, BT_GATE_BWD_Z, 1, 2, z);
+    set(&c, BT_GATE_BWD_BIAS, 1, 2, bias);
+    for (int i = BT_GATE_BWD_DA; i <= BT_GATE_BWD_DZ; i++) cf_add(&c, i, 1, 2);
+    expect("gate's gradient by a", answer(&c, BT_GATE_BWD_DA), da, 2);
+    expect("gate's gradient by b", answer(&c, BT_GATE_BWD_DB), db, 2);
+    expect("gate's gradient by z", answer(&c, BT_GATE_BWD_DZ), dz, 2);
+}
+
+/* At 0 a sigmoid is 1/2: ln 2 whatever the target, and half the distance to it as the slope;
+ * squares of 1 and 3 have mean 5. */
+static void losses_of_values(void) {
+    static const double zero[2] = {0, 0}, target[2] = {1, 0},
+                        ln2[2] = {0.693147180559945, 0.693147180559945}, half[2] = {-0.5, 0.5},
+                        z[2] = {2, -3}, square[2] = {5, 5}, slope[2] = {2, -6}, bias[2] = {0, 0},
+                        want[2] = {1, 0};
+    for (int kind = 0; kind < 2; kind++) {
+        cf_call c;
+        cf_begin(&c, BT_OP_VALUE_LOSS, "known");
+        c.p.value_loss = (bt_value_loss_params){(bt_values)kind, 2, 1};
+        set(&c, BT_VALUE_LOSS_Z, 1, 2, kind == BT_VALUES_BINARY ? zero : z);
+        set(&c, BT_VALUE_LOSS_BIAS, 1, 2, bias);
+        set(&c, BT_VALUE_LOSS_TARGET, 1, 2, kind == BT_VALUES_BINARY ? target : want);
+        cf_add(&c, BT_VALUE_LOSS_LOSS, 1, 2);
+        expect("loss of values", answer(&c, BT_VALUE_LOSS_LOSS), kind ? square : ln2, 2);
+        expect("its gradient", answer(&c, BT_VALUE_LOSS_Z), kind ? slope : half, 2);
+    }
+}
+
+/* With a scale of 0 all keys weigh alike: attention gives means, whatever the queries are. */
+static void means(void) {
+    static const double q[2] = {7, -9}, v[6] = {1, 2, 3, 4, 8, 6},
+                        seq[2 * BT_SEQ_COLS] = {0, 1, 0, 2, 0, 0, 1, 1, 2, 1, 1, 0};
+    const double want[4] = {2, 3, 8, 6}, lse[4] = {0.693147180559945, 0.693147180559945, 0, 0};
+    cf_call c;
+    cf_begin(&c, BT_OP_ATTN_FWD, "means");
+    c.p.attn = (bt_attn_params){.heads = 2};
+    double *queries = cf_add(&c, BT_ATTN_FWD_Q, 2, 2);
+    for (int i = 0; i < 4; i++) queries[i] = q[i % 2];
+    set(&c, BT_ATTN_FWD_K, 3, 2, v);
+    set(&c, BT_ATTN_FWD_V, 3, 2, v);
+    set(&c, BT_ATTN_FWD_SEQ, 2, BT_SEQ_COLS, seq);
+    cf_add(&c, BT_ATTN_FWD_O, 2, 2);
+    cf_add(&c, BT_ATTN_FWD_LSE, 2, 2);
+    expect("means by attention", answer(&c, BT_ATTN_FWD_O), want, 4);
+    expect("their log-sum-exp", answer(&c, BT_ATTN_FWD_LSE), lse, 4);
 }
 
 /* ---- attention ---------------------------------------------------------------------------------
@@ -275,7 +339,7 @@ static void first_step(int decoupled) {
     const double want_v[2] = {0.25 * step[0] * step[0], 0.25 * step[1] * step[1]};
     cf_call c;
     cf_begin(&c, BT_OP_ADAMW, "known");
-    c.p.adamw = (bt_adamw_params){0.5, 0.75, 0, 0.5, (uint8_t)decoupled};
+    c.p.adamw = (bt_adamw_params){0.5, 0.75, 0, 0.5, (uint8_t)decoupled, 0};
     set(&c, BT_ADAMW_G, 1, 2, g);
     set(&c, BT_ADAMW_SCALARS, 1, BT_SCALAR_COUNT, scalars);
     set(&c, BT_ADAMW_W, 1, 2, w);
@@ -299,7 +363,7 @@ static void step_of_rows(void) {
     const double want_w[3] = {1 - 0.5 * 2, 1 - 0.5 * 3 / sqrt(27), 1 + 0.5 * 1 / 2};
     cf_call c;
     cf_begin(&c, BT_OP_ADAMW_ROWS, "known");
-    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1};
+    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1, 0};
     set(&c, BT_ADAMW_ROWS_G, 2, 1, g);
     set(&c, BT_ADAMW_ROWS_INDEX, 2, 1, index);
     set(&c, BT_ADAMW_ROWS_SCALARS, 1, BT_SCALAR_COUNT, scalars);
@@ -311,6 +375,38 @@ static void step_of_rows(void) {
     expect("second moment of rows", answer(&c, BT_ADAMW_ROWS_V), want_v, 3);
 }
 
+/* Codes 127 and 255 are a block's largest; between them the fourth root is even; a v far below the
+ * largest keeps code 1. The last two elements have no gradient, which the index says too. */
+static void step_in_8_bits(int compact) {
+    static const double scalars[BT_SCALAR_COUNT] = {[BT_SCALAR_LR] = 0.5,
+                                                    [BT_SCALAR_CORRECTION1] = 1,
+                                                    [BT_SCALAR_CORRECTION2] = 1,
+                                                    [BT_SCALAR_FACTOR] = 2};
+    static const double g[4] = {0, 4, 0, 0}, index[1] = {0}, w[4] = {1, 1, 1, 1},
+                        m[4] = {127, 0, 256 - 127, 0}, v[4] = {255, 0, 255, 1}, ms = 2, vs = 4;
+    /* m = 2, 0, -2, 0 and v = 4, 0, 4, 4 / 255^4; g' = 0, 8, 0, 0;
+     * m = m / 2 + g' / 2 = 1, 4, -1, 0;  v = v / 4 + 3/4 g'^2 = 1, 48, 1, 1 / 255^4 */
+    static const double want_m[4] = {90, 127, 256 - 90, 0}; /* 127 (1/4)^(1/4) = 89.8 */
+    static const double want_v[4] = {97, 255, 97, 1};       /* 255 (1/48)^(1/4) = 96.9 */
+    const double want_w[4] = {0.5, 1 - 2 / sqrt(48), 1.5, 1}, most_m = 4, most_v = 48;
+    cf_call c;
+    cf_begin(&c, BT_OP_ADAMW8, "known");
+    c.p.adamw = (bt_adamw_params){0.5, 0.25, 0, 0, 1, 0};
+    set(&c, BT_ADAMW8_G, 1, compact ? 2 : 4, g);
+    if (compact) set(&c, BT_ADAMW8_INDEX, 1, 1, index);
+    set(&c, BT_ADAMW8_SCALARS, 1, BT_SCALAR_COUNT, scalars);
+    set(&c, BT_ADAMW8_W, 1, 4, w);
+    set(&c, BT_ADAMW8_M, 1, 4, m);
+    set(&c, BT_ADAMW8_MS, 1, 1, &ms);
+    set(&c, BT_ADAMW8_V, 1, 4, v);
+    set(&c, BT_ADAMW8_VS, 1, 1, &vs);
+    expect("weights beside codes", answer(&c, BT_ADAMW8_W), want_w, 4);
+    expect("scale of the first moment", answer(&c, BT_ADAMW8_MS), &most_m, 1);
+    expect("scale of the second moment", answer(&c, BT_ADAMW8_VS), &most_v, 1);
+    expect("codes of the first moment", answer(&c, BT_ADAMW8_M), want_m, 4);
+    expect("codes of the second moment", answer(&c, BT_ADAMW8_V), want_v, 4);
+}
+
 void known_answers(void) {
     for (int how = 0; how < 16; how++) gemm_by_loop(how);
     activations();
@@ -318,6 +414,9 @@ void known_answers(void) {
     bias_gradient();
     rows_by_index();
     embedding();
+    gate();
+    losses_of_values();
+    means();
     attention(0);
     attention(1);
     row_masks();
@@ -326,5 +425,7 @@ void known_answers(void) {
     first_step(0);
     first_step(1);
     step_of_rows();
+    step_in_8_bits(0);
+    step_in_8_bits(1);
     cf_reset();
 }

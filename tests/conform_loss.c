@@ -1,4 +1,4 @@
-/* Cases of embedding, cross-entropy and top-k. */
+/* Cases of embedding, cross-entropy, losses of values and top-k. */
 #include "tests/conform.h"
 
 static bt_drop drop(int on) {
@@ -166,6 +166,39 @@ void case_cross_entropy(void) {
             cf_reset();
         }
     known_losses();
+}
+
+/* ---- losses of values ---------------------------------------------------------------------------
+ */
+
+static void value_loss_call(cf_call *c, int64_t rows, int64_t cols, int option, double spread) {
+    int kind = option & 1, grad = option >> 1 & 1, bias = option >> 2 & 1,
+        scalars = option >> 3 & 1;
+    cf_begin(c, BT_OP_VALUE_LOSS,
+             "%lld x %lld, kind %d, gradient %d, bias %d, scalars %d, spread %g", (long long)rows,
+             (long long)cols, kind, grad, bias, scalars, spread);
+    c->p.value_loss = (bt_value_loss_params){(bt_values)kind, 0.25, (uint8_t)grad};
+    double *z = cf_add(c, BT_VALUE_LOSS_Z, rows, cols);
+    for (int64_t k = 0; k < rows * cols; k++) z[k] = cf_round(c, BT_VALUE_LOSS_Z, spread * z[k]);
+    if (bias) cf_add(c, BT_VALUE_LOSS_BIAS, 1, cols);
+    double *t = cf_add(c, BT_VALUE_LOSS_TARGET, rows, cols);
+    for (int64_t k = 0; kind == BT_VALUES_BINARY && k < rows * cols; k++) t[k] = k % 3 == 1;
+    if (scalars) cf_add(c, BT_VALUE_LOSS_SCALARS, 1, BT_SCALAR_COUNT)[BT_SCALAR_LOSS_SCALE] = 8;
+    cf_add(c, BT_VALUE_LOSS_LOSS, rows, 2);
+    c->t[BT_VALUE_LOSS_Z].any = !grad;
+    cf_bound(c, BT_VALUE_LOSS_Z, 0, 4 * (2 + spread));
+    cf_bound(c, BT_VALUE_LOSS_LOSS, (double)cols, (2 + spread) * (2 + spread));
+}
+
+void case_value_loss(void) {
+    cf_call c;
+    for (int s = 0; s < LOSS_SHAPES; s++)
+        for (int option = 0; option < 32; option++) {
+            value_loss_call(&c, loss_shapes[s].rows, loss_shapes[s].cols, option & 15,
+                            option >> 4 ? 80 : 2);
+            cf_check(&c);
+            cf_reset();
+        }
 }
 
 /* ---- top-k --------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-/* Cases of the row-wise ops: bias and activation, norm, residual with norm, axpby, gather. */
+/* Cases of the row-wise ops: bias and activation, norm, residual with norm, axpby, gather, gates.
+ */
 #include "tests/conform.h"
 
 static bt_drop drop(float p) {
@@ -273,10 +274,59 @@ void case_gather(void) {
                  (long long)from);
         cf_add(&c, BT_GATHER_X, from, cols);
         double *index = cf_add(&c, BT_GATHER_INDEX, rows, 1);
-        for (int64_t r = 0; r < rows; r++) index[r] = (double)cf_below(from);
+        for (int64_t r = 0; r < rows; r++) index[r] = (double)cf_below(from + 1) - 1;
         cf_add(&c, BT_GATHER_Y, rows, cols);
         c.t[BT_GATHER_Y].exact = 1;
         cf_check(&c);
         cf_reset();
     }
+}
+
+/* ---- gates --------------------------------------------------------------------------------------
+ */
+
+/* Operand i with values far enough apart that some gates are shut. */
+static void add_gate_input(cf_call *c, int i, int64_t rows, int64_t cols) {
+    double *z = cf_add(c, i, rows, cols);
+    for (int64_t k = 0; k < rows * cols; k++)
+        z[k] = cf_round(c, i, k % 7 == 3 ? 200 * z[k] : 4 * z[k]);
+}
+
+void case_gate_fwd(void) {
+    cf_call c;
+    for (int s = 0; s < cf_shape_count; s++)
+        for (int bias = 0; bias < 2; bias++) {
+            int64_t rows = cf_shapes[s].rows, cols = cf_shapes[s].cols;
+            cf_begin(&c, BT_OP_GATE_FWD, "%lld x %lld, bias %d", (long long)rows, (long long)cols,
+                     bias);
+            cf_add(&c, BT_GATE_FWD_A, rows, cols);
+            cf_add(&c, BT_GATE_FWD_B, rows, cols);
+            add_gate_input(&c, BT_GATE_FWD_Z, rows, cols);
+            if (bias) cf_add(&c, BT_GATE_FWD_BIAS, 1, cols);
+            cf_add(&c, BT_GATE_FWD_Y, rows, cols);
+            cf_bound(&c, BT_GATE_FWD_Y, 0, 3);
+            cf_check(&c);
+            cf_reset();
+        }
+}
+
+void case_gate_bwd(void) {
+    cf_call c;
+    for (int s = 0; s < cf_shape_count; s++)
+        for (int bias = 0; bias < 2; bias++) {
+            int64_t rows = cf_shapes[s].rows, cols = cf_shapes[s].cols;
+            cf_begin(&c, BT_OP_GATE_BWD, "%lld x %lld, bias %d", (long long)rows, (long long)cols,
+                     bias);
+            cf_add(&c, BT_GATE_BWD_DY, rows, cols);
+            cf_add(&c, BT_GATE_BWD_A, rows, cols);
+            cf_add(&c, BT_GATE_BWD_B, rows, cols);
+            add_gate_input(&c, BT_GATE_BWD_Z, rows, cols);
+            if (bias) cf_add(&c, BT_GATE_BWD_BIAS, 1, cols);
+            for (int i = BT_GATE_BWD_DA; i <= BT_GATE_BWD_DZ; i++) {
+                cf_add(&c, i, rows, cols);
+                cf_bound(&c, i, 0, 3);
+            }
+            cf_check(&c);
+            cf_reset();
+        }
 }

@@ -1,4 +1,5 @@
-/* Cases of the optimiser: sums of squares, the scalar block, AdamW, flat and over tables. */
+/* Cases of the optimiser: sums of squares, the scalar block, AdamW, flat and over tables, with
+ * moments in fp32 and in 8 bits. */
 #include "tests/conform.h"
 
 /* ---- sum of squares ----------------------------------------------------------------------------
@@ -172,19 +173,23 @@ void case_update_scalars(void) {
 /* ---- AdamW --------------------------------------------------------------------------------------
  */
 
-/* Scalars and state (w, then m and v), rows x cols. */
-static void adamw_state(cf_call *c, int scalars, int w, int64_t rows, int64_t cols, int skip) {
-    double *s = cf_add(c, scalars, 1, BT_SCALAR_COUNT);
-    for (int i = w; i < w + 3; i++) cf_add(c, i, rows, cols);
-    double *v = c->t[w + 2].x;
-    for (int64_t k = 0; k < rows * cols; k++) v[k] = cf_round(c, w + 2, 0.01 + fabs(v[k]));
+static void step_scalars(cf_call *c, int i, int skip) {
+    double *s = cf_add(c, i, 1, BT_SCALAR_COUNT);
     static const double block[BT_SCALAR_COUNT] = {
         [BT_SCALAR_LR] = 0.01,           [BT_SCALAR_CLIP] = 1,
         [BT_SCALAR_CORRECTION1] = 0.271, [BT_SCALAR_CORRECTION2] = 0.0588,
         [BT_SCALAR_LOSS_SCALE] = 2,      [BT_SCALAR_NORM] = 4,
         [BT_SCALAR_FACTOR] = 0.125};
-    for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = cf_round(c, scalars, block[k]);
+    for (int k = 0; k < BT_SCALAR_COUNT; k++) s[k] = cf_round(c, i, block[k]);
     s[BT_SCALAR_SKIP] = skip;
+}
+
+/* Scalars and state (w, then m and v), rows x cols. */
+static void adamw_state(cf_call *c, int scalars, int w, int64_t rows, int64_t cols, int skip) {
+    step_scalars(c, scalars, skip);
+    for (int i = w; i < w + 3; i++) cf_add(c, i, rows, cols);
+    double *v = c->t[w + 2].x;
+    for (int64_t k = 0; k < rows * cols; k++) v[k] = cf_round(c, w + 2, 0.01 + fabs(v[k]));
     for (int i = w; i < w + 3; i++) {
         cf_bound(c, i, 8, 2);
         if (skip) memset(c->t[i].written, 0, (size_t)(rows * cols));
@@ -194,7 +199,7 @@ static void adamw_state(cf_call *c, int scalars, int w, int64_t rows, int64_t co
 static void adamw_call(cf_call *c, int64_t n, int decoupled, double decay, int skip) {
     cf_begin(c, BT_OP_ADAMW, "%lld values, decoupled %d, decay %g, skip %d", (long long)n,
              decoupled, decay, skip);
-    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled, 0};
     cf_add(c, BT_ADAMW_G, 1, n);
     adamw_state(c, BT_ADAMW_SCALARS, BT_ADAMW_W, 1, n, skip);
     if (skip && n > 0) c->t[BT_ADAMW_G].x[0] = NAN;
@@ -218,61 +223,182 @@ void case_adamw(void) {
  * read, so NaN. */
 typedef struct rows_shape {
     int64_t rows, cols, touched, padding;
+    int64_t first, part; /* the call has so many rows from `first` on; part 0: all */
 } rows_shape;
 
-static void adamw_rows_call(cf_call *c, const rows_shape *s, int decoupled, double decay,
-                            int skip) {
+static int64_t part_of(const rows_shape *s) { return s->part ? s->part : s->rows; }
+
+static int in_part(const rows_shape *s, double row) {
+    return row >= (double)s->first && row < (double)(s->first + part_of(s));
+}
+
+/* A compact gradient and its index. */
+static void compact_gradient(cf_call *c, const rows_shape *s, int grad, int at) {
     int64_t kept = s->touched + s->padding;
-    cf_begin(c, BT_OP_ADAMW_ROWS, "%lld x %lld, %lld rows and %lld more, decoupled %d, decay %g%s",
-             (long long)s->rows, (long long)s->cols, (long long)s->touched, (long long)s->padding,
-             decoupled, decay, skip ? ", skip" : "");
-    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled};
-    double *g = cf_add(c, BT_ADAMW_ROWS_G, kept, s->cols);
+    double *g = cf_add(c, grad, kept, s->cols);
     for (int64_t k = s->touched * s->cols; k < kept * s->cols; k++) g[k] = NAN;
-    double *index = cf_add(c, BT_ADAMW_ROWS_INDEX, kept, 1);
+    double *index = cf_add(c, at, kept, 1);
     for (int64_t row = 0, k = 0; k < s->touched; row++)
         if (s->rows - row == s->touched - k || cf_below(s->rows) < s->touched)
             index[k++] = (double)row;
     /* Padding: the first number that is no row, then the largest. */
     for (int64_t k = s->touched; k < kept; k++)
         index[k] = k == s->touched ? (double)s->rows : (double)INT32_MAX;
-    adamw_state(c, BT_ADAMW_ROWS_SCALARS, BT_ADAMW_ROWS_W, s->rows, s->cols, skip);
+    for (int64_t k = 0; k < s->touched * s->cols; k++)
+        if (!in_part(s, index[k / s->cols])) g[k] = NAN;
+}
+
+/* The same gradient with all rows of the call, into g. */
+static void spread(const cf_call *c, const rows_shape *s, int grad, int at, double *g) {
+    const double *index = c->t[at].x;
+    memset(g, 0, (size_t)(part_of(s) * s->cols) * sizeof *g);
+    for (int64_t k = 0; k < s->touched; k++)
+        if (in_part(s, index[k]))
+            memcpy(g + ((int64_t)index[k] - s->first) * s->cols, c->t[grad].x + k * s->cols,
+                   (size_t)s->cols * sizeof *g);
+}
+
+static void adamw_rows_call(cf_call *c, const rows_shape *s, int decoupled, double decay,
+                            int skip) {
+    cf_begin(c, BT_OP_ADAMW_ROWS, "%lld x %lld from row %lld, %lld rows and %lld more%s%s%s",
+             (long long)s->rows, (long long)s->cols, (long long)s->first, (long long)s->touched,
+             (long long)s->padding, decoupled ? ", decoupled" : "", decay > 0 ? ", decay" : "",
+             skip ? ", skip" : "");
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled, s->first};
+    compact_gradient(c, s, BT_ADAMW_ROWS_G, BT_ADAMW_ROWS_INDEX);
+    adamw_state(c, BT_ADAMW_ROWS_SCALARS, BT_ADAMW_ROWS_W, part_of(s), s->cols, skip);
 }
 
 /* The same bits as adamw over the whole table with zeros in the other rows. */
 static void as_dense(const cf_call *c, const rows_shape *s) {
     cf_call dense;
-    adamw_call(&dense, s->rows * s->cols, c->p.adamw.decoupled, c->p.adamw.weight_decay, 0);
-    double *g = dense.t[BT_ADAMW_G].x;
-    memset(g, 0, (size_t)(s->rows * s->cols) * sizeof *g);
-    for (int64_t k = 0; k < s->touched; k++)
-        memcpy(g + (int64_t)c->t[BT_ADAMW_ROWS_INDEX].x[k] * s->cols,
-               c->t[BT_ADAMW_ROWS_G].x + k * s->cols, (size_t)s->cols * sizeof *g);
+    int64_t n = part_of(s) * s->cols;
+    adamw_call(&dense, n, c->p.adamw.decoupled, c->p.adamw.weight_decay, 0);
+    spread(c, s, BT_ADAMW_ROWS_G, BT_ADAMW_ROWS_INDEX, dense.t[BT_ADAMW_G].x);
     for (int i = 0; i < 3; i++)
-        memcpy(dense.t[BT_ADAMW_W + i].x, c->t[BT_ADAMW_ROWS_W + i].x,
-               (size_t)(s->rows * s->cols) * sizeof *g);
+        memcpy(dense.t[BT_ADAMW_W + i].x, c->t[BT_ADAMW_ROWS_W + i].x, (size_t)n * sizeof(double));
     cf_result a = cf_run(cf_device(), c, cf_type, 0, NULL);
     cf_result b = cf_run(cf_device(), &dense, cf_type, 0, NULL);
     for (int i = 0; i < 3; i++)
-        ck_assert_msg(memcmp(a.y[BT_ADAMW_ROWS_W + i], b.y[BT_ADAMW_W + i],
-                             (size_t)(s->rows * s->cols) * sizeof *g) == 0,
-                      "adamw_rows (%s): %s has other bits than adamw gives", c->what,
-                      bti_op_info(BT_OP_ADAMW)->operand[BT_ADAMW_W + i].name);
+        ck_assert_msg(
+            memcmp(a.y[BT_ADAMW_ROWS_W + i], b.y[BT_ADAMW_W + i], (size_t)n * sizeof(double)) == 0,
+            "adamw_rows (%s): %s has other bits than adamw gives", c->what,
+            bti_op_info(BT_OP_ADAMW)->operand[BT_ADAMW_W + i].name);
 }
 
+static const rows_shape tables[] = {
+    {0, 5, 0, 0, 0, 0},         {0, 5, 0, 2, 0, 0},         {1, 1, 0, 0, 0, 0},
+    {1, 1, 1, 0, 0, 0},         {1, 1, 1, 3, 0, 0},         {7, 3, 7, 0, 0, 0},
+    {7, 3, 0, 7, 0, 0},         {97, 65, 13, 1, 0, 0},      {64, 1003, 3, 2, 0, 0},
+    {65, 1024, 64, 0, 0, 0},    {3, 2050, 2, 1, 0, 0},      {4, 256, 2, 0, 0, 0},
+    {1003, 63, 100, 900, 0, 0}, {1003, 127, 1002, 1, 0, 0}, {97, 65, 30, 2, 40, 57},
+    {97, 65, 30, 2, 13, 50},    {300, 7, 200, 0, 150, 40},  {9, 512, 3, 1, 8, 1}};
+enum { TABLES = sizeof tables / sizeof tables[0] };
+
 void case_adamw_rows(void) {
-    static const rows_shape shape[] = {{0, 5, 0, 0},        {0, 5, 0, 2},    {1, 1, 0, 0},
-                                       {1, 1, 1, 0},        {1, 1, 1, 3},    {7, 3, 7, 0},
-                                       {7, 3, 0, 7},        {97, 65, 13, 1}, {64, 1003, 3, 2},
-                                       {65, 1024, 64, 0},   {3, 2050, 2, 1}, {1003, 63, 100, 900},
-                                       {1003, 127, 1002, 1}};
     cf_call c;
-    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++)
+    for (int i = 0; i < TABLES; i++)
         for (int option = 0; option < 8; option++) {
             int decoupled = option & 1, skip = option >> 2;
-            adamw_rows_call(&c, &shape[i], decoupled, option & 2 ? 0.01 : 0, skip);
+            adamw_rows_call(&c, &tables[i], decoupled, option & 2 ? 0.01 : 0, skip);
             cf_check(&c);
-            if (!skip) as_dense(&c, &shape[i]);
+            if (!skip) as_dense(&c, &tables[i]);
+            cf_reset();
+        }
+}
+
+/* ---- AdamW with moments in 8 bits ---------------------------------------------------------------
+ */
+
+/* Without `compact` the gradient has every element. Codes of v are not small, so that the weights'
+ * error stays that of fp32; every fourth block is at its start: scales 0. */
+static void adamw8_call(cf_call *c, const rows_shape *s, int compact, int decoupled, double decay,
+                        int skip) {
+    int64_t n = part_of(s) * s->cols, count = (n + BT_ADAMW8_BLOCK - 1) / BT_ADAMW8_BLOCK;
+    cf_begin(c, BT_OP_ADAMW8, "%lld x %lld from row %lld, %s gradient, %lld rows%s%s%s",
+             (long long)s->rows, (long long)s->cols, (long long)s->first,
+             compact ? "compact" : "whole", (long long)s->touched, decoupled ? ", decoupled" : "",
+             decay > 0 ? ", decay" : "", skip ? ", skip" : "");
+    c->p.adamw = (bt_adamw_params){0.9, 0.98, 1e-9, decay, (uint8_t)decoupled, s->first};
+    if (compact)
+        compact_gradient(c, s, BT_ADAMW8_G, BT_ADAMW8_INDEX);
+    else
+        cf_add(c, BT_ADAMW8_G, 1, n);
+    step_scalars(c, BT_ADAMW8_SCALARS, skip);
+    for (int i = BT_ADAMW8_W; i <= BT_ADAMW8_VS; i++) {
+        int scales = i == BT_ADAMW8_MS || i == BT_ADAMW8_VS;
+        double *x = cf_add(c, i, 1, scales ? count : n);
+        cf_bound(c, i, 8, 2);
+        for (int64_t k = 0; k < c->t[i].cols; k++) {
+            if (scales) x[k] = k % 4 == 3 ? 0 : cf_round(c, i, 0.01 + fabs(x[k]));
+            if (i == BT_ADAMW8_M && x[k] == 128) x[k] = 0;
+            if (i == BT_ADAMW8_V) x[k] = (double)(64 + cf_below(192));
+        }
+        if (skip) memset(c->t[i].written, 0, (size_t)c->t[i].cols);
+    }
+    c->t[BT_ADAMW8_M].any = c->t[BT_ADAMW8_V].any = 1; /* check_codes */
+}
+
+static cf_call whole_of(const cf_call *c, const rows_shape *s) {
+    cf_call whole;
+    adamw8_call(&whole, s, 0, c->p.adamw.decoupled, c->p.adamw.weight_decay, 0);
+    spread(c, s, BT_ADAMW8_G, BT_ADAMW8_INDEX, whole.t[BT_ADAMW8_G].x);
+    for (int i = BT_ADAMW8_W; i <= BT_ADAMW8_VS; i++)
+        memcpy(whole.t[i].x, c->t[i].x, (size_t)c->t[i].cols * sizeof(double));
+    return whole;
+}
+
+/* The moments' arithmetic is the backend's, so that a value between two codes may go to the other:
+ * one in 500 at most. */
+static void check_codes(const cf_call *c) {
+    cf_result want = cf_oracle(c);
+    for (int layout = 0; layout < 2; layout++) {
+        cf_result got = cf_run(cf_device(), c, cf_type, layout, NULL);
+        for (int i = BT_ADAMW8_M; i <= BT_ADAMW8_V; i += BT_ADAMW8_V - BT_ADAMW8_M) {
+            int64_t other = 0, n = c->t[i].cols;
+            for (int64_t k = 0; k < n; k++) {
+                int a = (int)got.y[i][k], b = (int)want.y[i][k];
+                if (i == BT_ADAMW8_M) a = (int8_t)a, b = (int8_t)b;
+                if (abs(a - b) > 1)
+                    ck_abort_msg("adamw8 (%s): code %lld of %s is %d, oracle %d", c->what,
+                                 (long long)k, i == BT_ADAMW8_M ? "m" : "v", a, b);
+                other += a != b;
+            }
+            ck_assert_msg(other <= 1 + n / 500, "adamw8 (%s): %lld of %lld codes of %s differ",
+                          c->what, (long long)other, (long long)n, i == BT_ADAMW8_M ? "m" : "v");
+        }
+    }
+}
+
+static void same_bits(const cf_call *c, const cf_call *other) {
+    cf_result a = cf_run(cf_device(), c, cf_type, 0, NULL);
+    cf_result b = cf_run(cf_device(), other, cf_type, 0, NULL);
+    for (int i = BT_ADAMW8_W; i <= BT_ADAMW8_VS; i++)
+        ck_assert_msg(memcmp(a.y[i], b.y[i], (size_t)c->t[i].cols * sizeof(double)) == 0,
+                      "adamw8 (%s): %s has other bits than with the whole gradient", c->what,
+                      bti_op_info(BT_OP_ADAMW8)->operand[i].name);
+}
+
+void case_adamw8(void) {
+    static const int64_t n[] = {0, 1, 2, 3, 255, 256, 257, 1003, 70001};
+    cf_call c, whole;
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++)
+        for (int option = 0; option < 8; option++) {
+            adamw8_call(&c, &(rows_shape){.rows = 1, .cols = n[i]}, 0, option & 1,
+                        option & 2 ? 0.01 : 0, option >> 2);
+            cf_check(&c);
+            if (option < 4) check_codes(&c);
+            cf_reset();
+        }
+    for (int i = 0; i < TABLES; i++)
+        for (int option = 0; option < 8; option++) {
+            adamw8_call(&c, &tables[i], 1, option & 1, option & 2 ? 0.01 : 0, option >> 2);
+            cf_check(&c);
+            if (option < 4) {
+                check_codes(&c);
+                whole = whole_of(&c, &tables[i]);
+                same_bits(&c, &whole);
+            }
             cf_reset();
         }
 }

@@ -107,6 +107,42 @@ START_TEST(corpus_counts_unknowns) {
 }
 END_TEST
 
+/* Text of one side, as captions of images are: the other has no ids, not even its end. */
+START_TEST(corpus_of_one_side) {
+    for (int side = 0; side < 2; side++) {
+        char *text = toy_text(700, side);
+        const char *with_blank = kit_str("\n%s", text);
+        toy_place p;
+        bti_corpus *c;
+        toy_place_init(&p, side ? NULL : with_blank, side ? with_blank : NULL);
+        *(side ? &p.cfg.source : &p.cfg.target) = (bti_files){NULL, 0};
+        kit_ok(bti_corpus_check(&p.cfg));
+        for (int again = 0; again < 2; again++) {
+            kit_ok(toy_place_open(&p, &c));
+            const bti_corpus_stats *s = bti_corpus_get_stats(c);
+            ck_assert_int_eq(bti_corpus_count(c), 700);
+            ck_assert(s->empty == 1 && s->first_empty_line == 1 && s->lines == 701);
+            ck_assert((side ? s->source_ids : s->target_ids) == 0);
+            ck_assert((side ? s->max_source : s->max_target) == 0);
+            char *at = text;
+            for (int i = 0; i < 700; i++) {
+                int64_t n;
+                size_t length = strcspn(at, "\n");
+                toy_check_side(c, i, side, kit_str("%.*s", (int)length, at));
+                side ? bti_corpus_source(c, i, &n) : bti_corpus_target(c, i, &n);
+                ck_assert_int_eq(n, 0);
+                ck_assert_int_eq(bti_corpus_line(c, i), i + 2);
+                at += length + 1;
+            }
+            bti_corpus_free(c);
+        }
+        toy_put(&p, side, "\n\n", 2);
+        kit_fails(toy_place_open(&p, &c), BT_EINPUT, "no line to use: 2 lines, 2 empty");
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(corpus_missing_files) {
     toy_place p;
     bti_corpus *c;
@@ -123,5 +159,6 @@ void add_data_order(TCase *tc) {
     tcase_add_test(tc, corpus_keeps_order);
     tcase_add_test(tc, corpus_of_several_files);
     tcase_add_test(tc, corpus_counts_unknowns);
+    tcase_add_test(tc, corpus_of_one_side);
     tcase_add_test(tc, corpus_missing_files);
 }

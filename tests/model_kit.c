@@ -64,27 +64,49 @@ static int64_t count_distinct(const bti_sentence *s, int64_t n, int side) {
     return count;
 }
 
-bti_workload mk_workload(const bti_sentence *s, int64_t n) {
+/* Rows of a sentence on a side; m NULL: of a model that reads text alone. */
+static int64_t rows_of(const bti_model *m, const bti_sentence *s, int side) {
+    return side == 0 && m != NULL ? bti_encoder_rows(m, s) : s->count[side];
+}
+
+static void count_segments(bti_workload *w, const bti_model *m, const bti_sentence *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (s[i].count[0] > w->tokens) w->tokens = s[i].count[0];
+        w->mean_tokens += (double)s[i].count[0] / (double)n;
+        for (int32_t f = 0; f < m->cfg.features; f++) {
+            if (s[i].rows[f] > w->feature[f]) w->feature[f] = s[i].rows[f];
+            w->mean_feature[f] += (double)s[i].rows[f] / (double)n;
+        }
+    }
+}
+
+bti_workload mk_workload(const bti_sentence *s, int64_t n) { return mk_workload_of(NULL, s, n); }
+
+bti_workload mk_workload_of(const bti_model *m, const bti_sentence *s, int64_t n) {
     bti_workload w = {.max_sentences = n, .mean_sentences = (double)n};
     for (int64_t i = 0; i < n; i++) {
-        double a = (double)s[i].count[0], b = (double)s[i].count[1];
+        double a = (double)rows_of(m, &s[i], 0), b = (double)s[i].count[1];
         for (int side = 0; side < 2; side++) {
-            w.max_rows[side] += s[i].count[side];
-            if (s[i].count[side] > w.longest[side]) w.longest[side] = s[i].count[side];
+            int64_t rows = rows_of(m, &s[i], side);
+            w.max_rows[side] += rows;
+            if (rows > w.longest[side]) w.longest[side] = rows;
         }
-        w.mean_pairs[0] += a * a / (double)n;
-        w.mean_pairs[1] += b * (b + 1) / 2 / (double)n;
-        w.mean_pairs[2] += a * b / (double)n;
+        w.mean_pairs[BTI_PAIRS_ENCODER] += a * a / (double)n;
+        w.mean_pairs[BTI_PAIRS_DECODER] += b * (b + 1) / 2 / (double)n;
+        w.mean_pairs[BTI_PAIRS_CROSS] += a * b / (double)n;
+        if (m != NULL)
+            w.mean_pairs[BTI_PAIRS_FUSION] += a * (double)bti_memory_rows(m, &s[i]) / (double)n;
     }
+    if (m != NULL && m->segments > 0) count_segments(&w, m, s, n);
     /* The update itself; the kit's memory, as sentences are. */
     w.sample = (int64_t(*)[2])(uintptr_t)kit_str("%*s", (int)((size_t)n * sizeof *w.sample), "");
     for (int64_t i = 0; i < n; i++)
-        for (int side = 0; side < 2; side++) w.sample[i][side] = s[i].count[side];
+        for (int side = 0; side < 2; side++) w.sample[i][side] = rows_of(m, &s[i], side);
     w.sample_end[0] = n;
     w.samples = 1;
     for (int side = 0; side < 2; side++) {
         w.mean_rows[side] = (double)w.max_rows[side];
-        w.max_distinct[side] = count_distinct(s, n, side);
+        w.max_distinct[side] = m == NULL || m->embed[side] >= 0 ? count_distinct(s, n, side) : 0;
     }
     return w;
 }
@@ -135,6 +157,15 @@ int mk_there(void) {
     return count > 0;
 }
 
+int mk_computes_in(bti_precision p) {
+    bt_dev *dev = mk_device(kit_backend(), NULL);
+    int has = bti_precision_has(&dev->info, p);
+    bti_device_close(dev);
+    if (!has)
+        kit_skip("%s: the %s backend does not compute in it", bti_precision_name(p), kit_backend());
+    return has;
+}
+
 bt_dev *mk_device(const char *backend, mk_watch *watch) {
     bt_dev *dev;
     if (strstr(backend, "far") != NULL) far_register();
@@ -175,10 +206,11 @@ static void replan(mk_model *m, const mk_setup *setup) {
 
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
-    bti_workload w = mk_workload(setup->sentence, setup->sentences);
-    int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
     m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
+    bti_workload w = mk_workload_of(m.model, setup->sentence, setup->sentences);
+    int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];
+    if (setup->precision != BTI_PRECISION_FP32) bti_precision_set(setup->precision, m.model);
     size_t patterns = 0;
     while (patterns < 4 && setup->freeze[patterns] != NULL) patterns++;
     kit_ok(bti_model_freeze(m.model, setup->freeze, patterns));

@@ -4,6 +4,7 @@
 
 #include <check.h>
 
+#include "core/train/precision.h"
 #include "core/train/engine.h"
 
 /* What was asked of a device since it was opened. One device is watched at a time. */
@@ -20,7 +21,8 @@ typedef struct mk_setup {
     const char *backend; /* NULL: kit_backend() */
     bti_model_config model;
     int64_t vocab[2];
-    bt_dtype dtype;
+    bt_dtype dtype; /* of the parameters */
+    bti_precision precision;
     const bti_sentence *sentence; /* the plan bounds updates made of these */
     int64_t sentences;
     bti_plan_options plan;
@@ -46,10 +48,14 @@ mk_setup mk_defaults(void);
 const bti_sentence *mk_sentences(int64_t n, const int64_t *source, const int64_t *target,
                                  int64_t vocab, uint64_t seed);
 bti_workload mk_workload(const bti_sentence *s, int64_t n);
+/* The same for a model that may read more than text. */
+bti_workload mk_workload_of(const bti_model *m, const bti_sentence *s, int64_t n);
 mk_model mk_open(const mk_setup *setup);
 void mk_close(mk_model *m);
 /* Is there a device of kit_backend()? Where an optional one is missing, skips and says why. */
 int mk_there(void);
+/* Does kit_backend()'s device compute in it? Where not, skips and says so. */
+int mk_computes_in(bti_precision p);
 /* The device only. */
 bt_dev *mk_device(const char *backend, mk_watch *watch);
 /* All elements of a state region as doubles, in parameter order, compact gradients at their ids,

@@ -268,8 +268,8 @@ START_TEST(kept_plan) {
     o.budget = plan->minimum + (plan->total - plan->minimum) / 3;
     bti_run_plan_free(plan);
     plan = search(&p, &o);
-    kit_ok(bti_plan_file_write(path, "a device", plan));
-    kit_ok(bti_plan_file_read(path, "a device", p.model->layers, &kept));
+    kit_ok(bti_plan_file_write(path, "a device", "fp32", plan));
+    kit_ok(bti_plan_file_read(path, "a device", "fp32", p.model->layers, &kept));
     bti_plan_options again = {.force_recompute_layers = -1, .force_compact = -1, .wanted = &kept};
     bti_run_plan *same = search(&p, &again);
     ck_assert_int_eq(memcmp(same->caps.rows, plan->caps.rows, sizeof plan->caps.rows), 0);
@@ -286,12 +286,12 @@ START_TEST(kept_plan) {
     ck_assert_uint_lt(same->total, plan->total);
     bti_run_plan_free(same);
     bti_run_plan_free(plan);
-    kit_fails(bti_plan_file_read(path, "another", p.model->layers, &kept), BT_EINPUT,
+    kit_fails(bti_plan_file_read(path, "another", "fp32", p.model->layers, &kept), BT_EINPUT,
               "another device");
     const char *const broken[] = {"", "{", "[]", "{\"device\": \"a device\", \"layers\": -1}"};
     for (int i = 0; i < 4; i++) {
         kit_write_text(path, broken[i]);
-        kit_fails(bti_plan_file_read(path, "a device", p.model->layers, &kept), BT_EINPUT,
+        kit_fails(bti_plan_file_read(path, "a device", "fp32", p.model->layers, &kept), BT_EINPUT,
                   "no plan");
     }
     bti_model_free(p.model);

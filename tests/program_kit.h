@@ -102,5 +102,6 @@ void add_repeat(TCase *tc);
 void add_valid(TCase *tc);
 void add_check(TCase *tc);
 void add_init(TCase *tc);
+void add_half(TCase *tc);
 
 #endif

@@ -96,6 +96,7 @@ START_TEST(list_and_info_agree) {
     ck_assert_str_eq(bti_op_info(BT_OP_ADAMW)->operand[BT_ADAMW_V].name, "v");
     ck_assert_int_eq(bti_op_info(BT_OP_CROSS_ENTROPY)->operand[BT_CROSS_ENTROPY_LABELS].type,
                      BT_TYPE_INT);
+    ck_assert_int_eq(bti_op_info(BT_OP_ADAMW8)->operand[BT_ADAMW8_M].type, BT_TYPE_CODE);
     ck_assert_str_eq(bti_op_info((bt_op)999)->name, "unknown op");
     for (int op = 0; op < BT_OP_COUNT; op++)
         ck_assert_int_le(bti_op_info((bt_op)op)->operands, BT_MAX_OPERANDS);

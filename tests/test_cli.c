@@ -139,6 +139,25 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *o,
     return BT_OK;
 }
 void bt_translator_free(bt_translator *t) { free(t); }
+size_t bt_translator_examples(const bt_translator *t) {
+    (void)t;
+    return 0;
+}
+bt_status bt_predict(const char *model, const bt_predict_options *o, bt_line_fn fn, void *user,
+                     bt_prediction_scores *scores) {
+    printf("predict with %s, features %zu, labels %s\n", model, o->feature_count,
+           o->labels ? o->labels : "-");
+    *scores = (bt_prediction_scores){.examples = 1};
+    return fn(user, "label");
+}
+bt_status bt_prediction_scores_text(const bt_prediction_scores *s, char **text) {
+    (void)s;
+    *text = strdup("scores");
+    return BT_OK;
+}
+bt_status bt_prediction_scores_json(const bt_prediction_scores *s, char **json) {
+    return bt_prediction_scores_text(s, json);
+}
 
 bt_status bt_translate(bt_translator *t, const char *const *lines, size_t count, bt_sink_fn sink,
                        void *user) {

@@ -139,8 +139,8 @@ START_TEST(nothing_runs_on_paper) {
 }
 END_TEST
 
-/* Scratch of the CUDA kernels to come bounds all smaller calls, and never grows with a table's
- * width beyond its own megabytes. */
+/* Scratch of the CUDA kernels bounds all smaller calls, and never grows with a table's width beyond
+ * its own megabytes. */
 START_TEST(scratch_bounds_smaller_calls) {
     const bt_planning *cuda = bti_backend_planning("cuda");
     bt_dev_info info = {.alignment = 256};
@@ -158,6 +158,34 @@ START_TEST(scratch_bounds_smaller_calls) {
                 uint64_t bytes = cuda->ws_bytes(&info, &c);
                 ck_assert_uint_ge(bytes, before);
                 ck_assert(ops[o] == BT_OP_ATTN_BWD || bytes <= 32 * 1024 * 1024);
+                before = bytes;
+            }
+        }
+}
+END_TEST
+
+/* So does that of products in half precision, whose operands are copied: by rows, and by depth. */
+START_TEST(scratch_bounds_smaller_products) {
+    const bt_planning *cuda = bti_backend_planning("cuda");
+    bt_dev_info info = {.alignment = 256};
+    static const int64_t width[] = {8, 512, 4096, 250002};
+    for (int w = 0; w < 4; w++)
+        for (int trans = 0; trans < 2; trans++) {
+            uint64_t before = 0;
+            for (int64_t rows = 1; rows < 70000; rows += rows < 400 ? 1 : 4099) {
+                bt_view half = {.rows = rows, .cols = width[w], .ld = width[w], .dtype = BT_F16};
+                bt_view wide = {.rows = 512, .cols = width[w], .ld = width[w], .dtype = BT_F32};
+                bt_view y = {.rows = rows, .cols = 512, .ld = 512, .dtype = BT_F16};
+                bt_call c = {.op = BT_OP_GEMM, .t = {half, wide, y}, .p.gemm.trans_b = 1};
+                if (trans) { /* a weight's gradient: its depth is the rows */
+                    c.p.gemm = (bt_gemm_params){.trans_a = 1};
+                    c.t[BT_GEMM_B] = y;
+                    c.t[BT_GEMM_C] = (bt_view){.rows = width[w], .cols = 512, .ld = 512};
+                }
+                c.p.gemm.round = BT_F16;
+                uint64_t bytes = cuda->ws_bytes(&info, &c);
+                ck_assert_uint_ge(bytes, before);
+                ck_assert_uint_le(bytes, 32 * 1024 * 1024);
                 before = bytes;
             }
         }
@@ -445,6 +473,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, table_and_memory);
     tcase_add_test(tc, nothing_runs_on_paper);
     tcase_add_test(tc, scratch_bounds_smaller_calls);
+    tcase_add_test(tc, scratch_bounds_smaller_products);
     tcase_add_test(tc, assumed_as_read);
     tcase_add_test(tc, assumed_wrongly);
     tcase_add_test(tc, assumed_validation);

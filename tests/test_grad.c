@@ -254,6 +254,46 @@ START_TEST(cross_entropy) {
 }
 END_TEST
 
+START_TEST(gate) {
+    cf_call f, b;
+    cf_begin(&f, BT_OP_GATE_FWD, "4 x 6");
+    cf_add(&f, BT_GATE_FWD_A, 4, 6);
+    cf_add(&f, BT_GATE_FWD_B, 4, 6);
+    cf_add(&f, BT_GATE_FWD_Z, 4, 6);
+    cf_add(&f, BT_GATE_FWD_BIAS, 1, 6);
+    cf_add(&f, BT_GATE_FWD_Y, 4, 6);
+    cf_begin(&b, BT_OP_GATE_BWD, "4 x 6");
+    double *dy = cf_add(&b, BT_GATE_BWD_DY, 4, 6), dbias[6] = {0};
+    carry_input(&b, BT_GATE_BWD_A, &f, BT_GATE_FWD_A);
+    carry_input(&b, BT_GATE_BWD_B, &f, BT_GATE_FWD_B);
+    carry_input(&b, BT_GATE_BWD_Z, &f, BT_GATE_FWD_Z);
+    carry_input(&b, BT_GATE_BWD_BIAS, &f, BT_GATE_FWD_BIAS);
+    for (int i = BT_GATE_BWD_DA; i <= BT_GATE_BWD_DZ; i++) cf_add(&b, i, 4, 6);
+    cf_result g = cf_oracle(&b);
+    for (int i = 0; i < 3; i++)
+        differences(&f, BT_GATE_FWD_A + i, BT_GATE_FWD_Y, dy, 0, NULL, g.y[BT_GATE_BWD_DA + i]);
+    for (int k = 0; k < 4 * 6; k++) dbias[k % 6] += g.y[BT_GATE_BWD_DZ][k];
+    differences(&f, BT_GATE_FWD_BIAS, BT_GATE_FWD_Y, dy, 0, NULL, dbias);
+    cf_reset();
+}
+END_TEST
+
+START_TEST(value_loss) {
+    cf_call f;
+    double weight[8];
+    cf_begin(&f, BT_OP_VALUE_LOSS, "kind %d", _i);
+    f.p.value_loss = (bt_value_loss_params){(bt_values)_i, 0.25, 1};
+    cf_add(&f, BT_VALUE_LOSS_Z, 4, 7);
+    cf_add(&f, BT_VALUE_LOSS_BIAS, 1, 7);
+    cf_add(&f, BT_VALUE_LOSS_TARGET, 4, 7);
+    cf_add(&f, BT_VALUE_LOSS_LOSS, 4, 2);
+    for (int k = 0; k < 8; k++) weight[k] = k % 2 ? 0 : 0.25;
+    double *grad = cf_oracle(&f).y[BT_VALUE_LOSS_Z];
+    differences(&f, BT_VALUE_LOSS_Z, BT_VALUE_LOSS_LOSS, weight, 0, NULL, grad);
+    cf_reset();
+}
+END_TEST
+
 /* C = alpha op(A) op(B): dA and dB are gemms with other transpositions. */
 START_TEST(gemm) {
     static const int64_t m = 3, n = 4, k = 5;
@@ -296,6 +336,8 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, attention, 0, 4);
     tcase_add_loop_test(tc, embed, 0, 2);
     tcase_add_loop_test(tc, cross_entropy, 0, 2);
+    tcase_add_test(tc, gate);
+    tcase_add_loop_test(tc, value_loss, 0, 2);
 }
 
 int main(int argc, char **argv) { return kit_main("grad", add, argc, argv); }

@@ -12,6 +12,7 @@ static void add(TCase *tc) {
     add_valid(tc);
     add_check(tc);
     add_init(tc);
+    add_half(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

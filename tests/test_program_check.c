@@ -113,7 +113,7 @@ START_TEST(lengths_and_duplicates) {
                        kit_str("data.valid.target=%s", in_dir(r, "v.en")));
     check_status(p, 0);
     json_t *j = parse_json(p.out), *t = json_object_get(j, "train");
-    check_fields(j, "max_length overlong train valid duplicates");
+    check_fields(j, "max_length overlong train valid duplicates train_inputs valid_inputs");
     check_fields(t, "lines pairs empty first_empty_line files lengths longer_than_max_length "
                     "longest");
     ck_assert(number_at(t, "lines") == 7 && number_at(t, "pairs") == 5);

@@ -147,6 +147,9 @@ START_TEST(partly) {
     program p = bantam("plan", r.yaml, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
     check_status(p, 0);
     check_has(p.out, "first values");
+    json_t *plan = plan_of(r.yaml, 0, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
+    check_has(json_string_value(json_object_get(plan, "first_values")), "a/model.safetensors");
+    json_decref(plan);
     check_has(p.out, "not there: transformer.encoder.layers.1.self_attn.in_proj_weight");
     p = train(r, "--updates", "1", STILL, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
     check_status(p, 0);
@@ -239,6 +242,11 @@ START_TEST(frozen_bytes) {
     ck_assert(number_at(a, "weights") == number_at(b, "weights"));
     ck_assert(number_at(b, "gradients") < number_at(a, "gradients"));
     ck_assert(number_at(b, "optimizer") == 2 * number_at(b, "gradients"));
+    ck_assert(number_at(full, "frozen_parameters") == 0);
+    double less = number_at(a, "gradients") - number_at(b, "gradients");
+    double frozen = 4 * number_at(some, "frozen_parameters"); /* less the gaps between tensors */
+    ck_assert(frozen <= less && frozen > 0.9 * less);
+    ck_assert(json_object_get(full, "first_values") == NULL);
     ck_assert(number_at(some, "total_bytes") < number_at(full, "total_bytes"));
     json_decref(full);
     json_decref(some);

@@ -294,7 +294,8 @@ START_TEST(plan_fields) {
     check_fields(plan, "fits device backend budget_bytes total_bytes bytes micro_batch "
                        "micro_batches_per_update recompute logit_rows precision optimizer_state "
                        "longest_pair minimum_bytes advice predicted parameters "
-                       "largest_allocation_bytes device_is_here lengths_are_assumed memory blame");
+                       "largest_allocation_bytes device_is_here lengths_are_assumed memory blame "
+                       "frozen_parameters");
     check_fields(json_object_get(plan, "memory"),
                  "total_bytes free_bytes held_by_others_bytes reserve_bytes");
     ck_assert(json_is_true(json_object_get(plan, "device_is_here")));

@@ -272,9 +272,20 @@ static const fault faults[] = {
     {"schedule: {kind: step}\n",
      "\"step\" is not one of inverse_sqrt, noam, linear, cosine, constant"},
     {"tokenizer: {kind: bpe}\n", "\"bpe\" is not one of sentencepiece, xlmr, words, spacy"},
-    {"training: {precision: fp16}\n", "\"fp16\" is not fp32"},
+    {"training: {precision: half}\n", "\"half\" is not one of fp32, tf32, fp16, bf16"},
     {"memory: {optimizer_state: host}\n", "\"host\" is not device"},
     {"data: {features: [a.npy]}\n", "run.yaml:1: data.features must be a list of groups"},
+    {"data:\n  features:\n    - {name: a, train: x}\n    - {name: b, trian: x}\n",
+     "run.yaml:4: there is no key \"data.features.1.trian\"; allowed here: name, train, valid,"},
+    {"data:\n  features:\n    - name: a\n      name: b\n",
+     "run.yaml:4: data.features.0.name is given twice"},
+    {"data:\n  features:\n    - name: a\n      width: wide\n",
+     "run.yaml:4: data.features.0.width: \"wide\" is not a whole number from 0 to 65536"},
+    {"data: {features: [{name: a b}]}\n", "\"a b\" is not a name of letters, digits and _"},
+    {"data: {features: [{name: \"\"}]}\n", "\"\" is not a name of letters"},
+    {"data: {features: [{name: [a]}]}\n", "data.features.0.name: \"[...]\" is not a name"},
+    {"data: {features: [{train: {a: b}}]}\n", "data.features.0.train must be a path"},
+    {"data: {features: [{[a]: b}]}\n", "run.yaml:1: a key must be a word"},
     {"data: {train: {source: [a, {b: c}]}}\n",
      "data.train.source must be a path or a list of paths"},
     {"data: {train: {source: [a, \"\"]}}\n", "data.train.source: \"\" is not a path"},
@@ -304,6 +315,82 @@ static const fault pairs[] = {
 };
 
 START_TEST(pair_is_named) { refused(kit_str("%s%s", LEAST, pairs[_i].text), pairs[_i].part); }
+END_TEST
+
+/* A run file with this in its data group, beside an output. */
+static const char *with_data(const char *data) {
+    return kit_str("output: out\ntokenizer: {model: spm.model}\ndata:\n%s", data);
+}
+
+static const fault feature_faults[] = {
+    {"  train: {target: a}\n  features:\n  - {name: a, train: x}\n  - {name: b}\n",
+     "run.yaml:7: data.features.1: missing: train"},
+    {"  train: {target: a}\n  features:\n  - {}\n",
+     "run.yaml:6: data.features.0: missing: name, train"},
+    {"  train: {target: a}\n  features:\n  - {name: a, train: x}\n  - {name: a, train: y}\n",
+     "run.yaml:7: data.features.1.name: \"a\" is the name of data.features.0"},
+    {"  features: [{name: a, train: x}]\n", "run.yaml: missing: data.train.target"},
+    {"  train: {source: a}\n", "run.yaml: missing: data.train.target"},
+    {"  labels: {train: a}\n", "run.yaml: missing: data.train.source"},
+    {"  train: {target: a}\n  valid: {target: b}\n  features: [{name: a, train: x}]\n",
+     "run.yaml:6: data.features.0: missing: valid, for the held-out part"},
+    {"  train: {target: a}\n  features: [{name: a, train: x, valid: y}]\n",
+     "run.yaml:4: data.train.target is given, data.valid.target is not"},
+    {"  labels: {train: l, valid: m}\n  train: {source: a}\n",
+     "run.yaml:5: data.train.source is given, data.valid.source is not"},
+    {"  labels: {train: l}\n  train: {source: a}\n  valid: {source: b}\n",
+     "run.yaml:4: data.labels.train is given, data.labels.valid is not"},
+};
+
+START_TEST(feature_fault_is_named) {
+    refused(with_data(feature_faults[_i].text), feature_faults[_i].part);
+}
+END_TEST
+
+/* Inputs that a run may have instead of text, and overrides of their keys. */
+START_TEST(features) {
+    const char *text = with_data("  train: {target: a.en}\n"
+                                 "  features:\n"
+                                 "  - {name: image, train: i.npy, width: 768}\n"
+                                 "  - {name: t5, train: [a.npz, /b.npz], max_rows: 512}\n");
+    const char *sets[] = {"data.features.1.max_rows=64", "data.features.0.train=[x.npy, y.npy]",
+                          "data.features.1.name=text"};
+    bti_run_config *c = NULL;
+    kit_ok(bti_run_config_parse("/dir/run.yaml", text, sets, 3, &c));
+    const bti_feature_inputs *f = &c->data.features;
+    ck_assert_uint_eq(f->count, 2);
+    ck_assert_str_eq(f->item[0].name, "image");
+    ck_assert_uint_eq(f->item[0].train.count, 2);
+    ck_assert_str_eq(f->item[0].train.path[1], "/dir/y.npy");
+    ck_assert(f->item[0].width == 768 && f->item[0].max_rows == 0);
+    ck_assert_str_eq(f->item[1].name, "text");
+    ck_assert_str_eq(f->item[1].train.path[0], "/dir/a.npz");
+    ck_assert_str_eq(f->item[1].train.path[1], "/b.npz");
+    ck_assert(f->item[1].width == 0 && f->item[1].max_rows == 64);
+    ck_assert_uint_eq(c->data.train_source.count, 0);
+    char *printed;
+    kit_ok(bti_run_config_print(c, &printed));
+    check_fixed_point(printed);
+    bt_free(printed);
+    bti_run_config_free(c);
+    c = parse(text, "data.features=[{name: only, train: z.npy}]");
+    ck_assert(c->data.features.count == 1 && c->data.features.item[0].width == 0);
+    ck_assert_str_eq(c->data.features.item[0].train.path[0], "/dir/z.npy");
+    bti_run_config_free(c);
+    c = parse("output: out\ndata: {features: [{name: i, train: x}], labels: {train: l}}\n", NULL);
+    ck_assert_ptr_null(c->tokenizer[0].model);
+    ck_assert_str_eq(c->data.train_labels.path[0], "/dir/l");
+    kit_ok(bti_run_config_print(c, &printed));
+    check_fixed_point(printed);
+    bt_free(printed);
+    bti_run_config_free(c);
+    set_refused("data.features.0.width=7", "data.features has 0 entries, counted from 0");
+    set_refused("data.features.x.width=7", "an entry's key is written data.features.0.train");
+    set_refused("data.features.0=7", "an entry's key is written data.features.0.train");
+    set_refused("data.features=[{name: a, nam: b}]", "no key \"data.features.0.nam\"");
+    set_refused("data.features=[{name: a, name: b}]", "data.features.0.name is given twice");
+    set_refused("data.features=[{name: a}]", "data.features.0: missing: train");
+}
 END_TEST
 
 START_TEST(wrong_sets) {
@@ -652,13 +739,14 @@ END_TEST
 
 /* Each allocation fails once: an error, nothing lost, nothing left. */
 START_TEST(no_memory) {
-    const char *sets[] = {"data.train.source=[a, b]", "data.train.target=[a, b]"};
+    const char *sets[] = {"data.train.source=[a, b]", "data.train.target=[a, b]",
+                          "data.features=[{name: a, train: [b, c]}, {name: d, train: e}]"};
     int failed = 0;
     for (uint64_t n = 1;; n++, failed++) {
         bti_run_config *c = NULL;
         char *text = NULL;
         bti_alloc_fail_at(n);
-        bt_status status = bti_run_config_parse("/dir/run.yaml", LEAST, sets, 2, &c);
+        bt_status status = bti_run_config_parse("/dir/run.yaml", LEAST, sets, 3, &c);
         if (status == BT_OK) status = bti_run_config_print(c, &text);
         bti_run_config_free(c);
         bt_free(text);
@@ -677,6 +765,9 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, every_key_refuses, 0, BTI_KEYS);
     tcase_add_loop_test(tc, fault_is_named, 0, (int)(sizeof faults / sizeof faults[0]));
     tcase_add_loop_test(tc, pair_is_named, 0, (int)(sizeof pairs / sizeof pairs[0]));
+    tcase_add_loop_test(tc, feature_fault_is_named, 0,
+                        (int)(sizeof feature_faults / sizeof feature_faults[0]));
+    tcase_add_test(tc, features);
     tcase_add_test(tc, wrong_sets);
     tcase_add_test(tc, sets_in_order);
     tcase_add_test(tc, lists_of_files);

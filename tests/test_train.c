@@ -1,7 +1,7 @@
 /* Updates of small models on each backend: cases B1, B3, B8, B10 and B11 at the level of a model.
  * tests/train_split.c has splits and levels, train_compact.c compact gradients, train_grad.c
- * differences, train_freeze.c frozen parameters, train_initial.c first values from files,
- * train_resume.c checkpoints, train_fault.c allocations and failures. */
+ * differences, train_half.c half types, train_freeze.c frozen parameters, train_initial.c first
+ * values from files, train_resume.c checkpoints, train_fault.c allocations and failures. */
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"
@@ -124,6 +124,12 @@ static void all_finite(mk_model *m) {
 
 /* An empty source sentence gives no NaN, and leaves the loss rows of the others alone. */
 START_TEST(b3_empty_sentences) {
+    static const struct {
+        bti_precision precision;
+        double tol;
+    } in[] = {
+        {BTI_PRECISION_FP32, 2e-6}, {BTI_PRECISION_FP16, 0x1p-10}, {BTI_PRECISION_BF16, 0x1p-7}};
+    if (!mk_computes_in(in[_i].precision)) return;
     static const int64_t source[] = {5, 4, 1, 0}, target[] = {3, 4, 1, 2};
     float alone[16] = {0};
     for (int empty = 0; empty < 2; empty++)
@@ -131,6 +137,7 @@ START_TEST(b3_empty_sentences) {
             mk_setup s = mk_defaults();
             s.sentence = mk_sentences(4, source, target, 97, 1);
             s.sentences = 4;
+            s.precision = in[_i].precision;
             if (split) s.plan.force_rows[0] = s.plan.force_rows[1] = 1;
             mk_model m = mk_open(&s);
             bti_update_result r;
@@ -140,7 +147,8 @@ START_TEST(b3_empty_sentences) {
                 ck_assert(isfinite(r.loss) && isfinite(r.grad_norm));
                 const float *loss = m.engine->host_loss;
                 if (u == 1 && empty + split == 0) memcpy(alone, loss, sizeof alone);
-                for (int k = 0; u == 1 && k < 16; k++) ck_assert(close_to(loss[k], alone[k], 2e-6));
+                for (int k = 0; u == 1 && k < 16; k++)
+                    ck_assert(close_to(loss[k], alone[k], in[_i].tol));
             }
             all_finite(&m);
             mk_close(&m);
@@ -325,7 +333,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, first_values_take_no_memory);
     tcase_add_test(tc, b1_splits_agree);
     tcase_add_test(tc, b1_value);
-    tcase_add_test(tc, b3_empty_sentences);
+    tcase_add_loop_test(tc, b3_empty_sentences, 0, 3);
     tcase_add_test(tc, no_target_token);
     tcase_add_test(tc, b8_nan_gradient);
     tcase_add_test(tc, b10_many_sequences);
@@ -336,6 +344,7 @@ static void add(TCase *tc) {
     add_train_compact(tc);
     add_train_split(tc);
     add_train_grad(tc);
+    add_train_half(tc);
     add_train_freeze(tc);
     add_train_initial(tc);
     add_train_resume(tc);

@@ -26,7 +26,7 @@ START_TEST(losses_are_an_updates) {
         bti_loss_sum sum;
         bti_update_result r;
         for (int64_t u = 1; u <= 3; u++) {
-            kit_ok(bti_engine_losses(m.engine, s.sentence, SENTENCES, &sum));
+            kit_ok(bti_engine_losses(m.engine, s.sentence, SENTENCES, NULL, &sum));
             kit_ok(bti_engine_update(m.engine, s.sentence, SENTENCES, u, 1e-2, &r));
             ck_assert_int_eq(sum.rows, r.rows[1]);
             kit_near(sum.loss / (double)sum.rows, r.loss, 0);
@@ -48,7 +48,7 @@ START_TEST(losses_do_not_depend_on_caps) {
         bti_loss_sum sum;
         memcpy(twice, s.sentence, SENTENCES * sizeof *twice);
         memcpy(twice + SENTENCES, s.sentence, SENTENCES * sizeof *twice);
-        kit_ok(bti_engine_losses(m.engine, twice, 2 * SENTENCES, &sum));
+        kit_ok(bti_engine_losses(m.engine, twice, 2 * SENTENCES, NULL, &sum));
         ck_assert_int_eq(sum.rows, 64);
         if (cut == 0) want = sum.loss;
         kit_near(sum.loss, want, 1e-6 * want);
@@ -67,7 +67,7 @@ START_TEST(leaves_no_trace) {
         bti_update_result r;
         bti_loss_sum sum;
         for (int64_t u = 1; u <= 4; u++) {
-            if (with) kit_ok(bti_engine_losses(m.engine, s.sentence, SENTENCES, &sum));
+            if (with) kit_ok(bti_engine_losses(m.engine, s.sentence, SENTENCES, NULL, &sum));
             kit_ok(bti_engine_update(m.engine, s.sentence, SENTENCES, u, 1e-2, &r));
         }
         end[with] = mk_state(&m, BTI_REGION_WEIGHTS, &n);

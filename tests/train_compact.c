@@ -90,9 +90,9 @@ START_TEST(full) {
         ids[0][k] = 5 + 3 * (N - k);
         ids[1][k] = 7 + 2 * k;
     }
-    bti_sentence x[3] = {{{ids[0], ids[1]}, {20, 15}},
-                         {{ids[0] + 20, ids[1] + 15}, {20, 25}},
-                         {{ids[0] + 39, ids[1]}, {2, 1}}};
+    bti_sentence x[3] = {{.ids = {ids[0], ids[1]}, .count = {20, 15}},
+                         {.ids = {ids[0] + 20, ids[1] + 15}, .count = {20, 25}},
+                         {.ids = {ids[0] + 39, ids[1]}, .count = {2, 1}}};
     mk_setup s = pairs(403);
     s.sentence = x;
     s.sentences = 2;

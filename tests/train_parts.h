@@ -8,6 +8,7 @@ void add_train_compact(TCase *tc);
 void add_train_fault(TCase *tc);
 void add_train_freeze(TCase *tc);
 void add_train_grad(TCase *tc);
+void add_train_half(TCase *tc);
 void add_train_initial(TCase *tc);
 void add_train_levels(TCase *tc);
 void add_train_resume(TCase *tc);

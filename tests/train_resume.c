@@ -30,6 +30,8 @@ static void run(mk_model *m, const mk_setup *s, int64_t first, int64_t last, dou
 static bti_checkpoint_info info_of(const mk_model *m, int64_t update) {
     return (bti_checkpoint_info){.update = update,
                                  .steps = m->engine->steps,
+                                 .loss_scale = m->engine->loss_scale,
+                                 .good = m->engine->good,
                                  .vocab = {97, 97},
                                  .tokenizer = {1, 2},
                                  .corpus = UINT64_MAX,
@@ -56,11 +58,21 @@ static void same_state(mk_model *a, mk_model *b) {
         free(y);
     }
     ck_assert_int_eq(a->engine->steps, b->engine->steps);
+    ck_assert(a->engine->loss_scale == b->engine->loss_scale);
+    ck_assert(a->engine->good == b->engine->good);
 }
 
-/* 20 updates in one go are 10, a new engine from the file, and 10 more; twice from one file. */
+/* 20 updates in one go are 10, a new engine from the file, and 10 more; twice from one file. In
+ * fp16 the scale grows on the way, in steps that do not divide 10. */
 START_TEST(resumed) {
+    static const bti_precision in[] = {BTI_PRECISION_FP32, BTI_PRECISION_FP16, BTI_PRECISION_BF16};
     mk_setup s = dropping();
+    s.precision = in[_i];
+    if (!mk_computes_in(s.precision)) return;
+    if (s.precision == BTI_PRECISION_FP16) {
+        s.engine.loss_scale = 256;
+        s.engine.scaling = (bt_update_scalars_params){.growth_interval = 4, .scale_max = 4096};
+    }
     double loss[21], again[21];
     mk_model whole = mk_open(&s), half = mk_open(&s);
     const char *folder = kit_tmpdir();
@@ -76,6 +88,8 @@ START_TEST(resumed) {
         kit_ok(bti_checkpoint_newest(folder, &c));
         ck_assert_ptr_nonnull(c);
         ck_assert_str_eq(c->path, path);
+        ck_assert(c->info.loss_scale == (_i == 1 ? 1024 : 1));
+        ck_assert(c->info.good == (_i == 1 ? 2 : 0));
         ck_assert_int_eq(c->info.update, 10);
         ck_assert_uint_eq(c->info.corpus, UINT64_MAX);
         ck_assert_str_eq(c->info.run, "output: x\n");
@@ -192,7 +206,7 @@ START_TEST(not_finite) {
 END_TEST
 
 void add_train_resume(TCase *tc) {
-    tcase_add_test(tc, resumed);
+    tcase_add_loop_test(tc, resumed, 0, 3);
     tcase_add_test(tc, full_disk);
     tcase_add_test(tc, damaged);
     tcase_add_test(tc, not_finite);

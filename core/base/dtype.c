@@ -71,6 +71,8 @@ double bti_load(const void *base, bt_dtype t, int64_t i) {
         return (double)bti_bf16_to_f32(((const uint16_t *)base)[i]);
     case BT_I32:
         return (double)((const int32_t *)base)[i];
+    case BT_U8:
+        return (double)((const uint8_t *)base)[i];
     default:
         return 0;
     }
@@ -92,6 +94,9 @@ void bti_store(void *base, bt_dtype t, int64_t i, double x) {
         break;
     case BT_I32:
         ((int32_t *)base)[i] = (int32_t)x;
+        break;
+    case BT_U8:
+        ((uint8_t *)base)[i] = (uint8_t)x;
         break;
     default:
         break;

@@ -11,7 +11,8 @@
     X(BT_F64, "fp64", 8, 1) \
     X(BT_F16, "fp16", 2, 1) \
     X(BT_BF16, "bf16", 2, 1) \
-    X(BT_I32, "int32", 4, 0)
+    X(BT_I32, "int32", 4, 0) \
+    X(BT_U8, "uint8", 1, 0)
 
 typedef enum bt_dtype {
 #define X(e, n, b, f) e,

@@ -41,8 +41,8 @@ typedef struct cli_command {
     const char *note; /* closes its help; may be NULL */
 } cli_command;
 
-extern const cli_command cli_train, cli_plan, cli_translate, cli_evaluate, cli_score, cli_devices,
-    cli_vocab, cli_data;
+extern const cli_command cli_train, cli_plan, cli_translate, cli_predict, cli_evaluate, cli_score,
+    cli_devices, cli_vocab, cli_data;
 
 /* Reads the words behind the sub-command: options (ended by one with name NULL) anywhere, exactly
  * `count` others into `words`, more of them only where there is a CLI_WORDS. CLI_GO_ON, or the exit

@@ -7,10 +7,12 @@ static int run(const cli_command *self, int argc, char **argv) {
     char *text = NULL;
     bt_translate_options o = BT_TRANSLATE_DEFAULTS;
     bt_evaluation evaluation;
+    cli_list features = {NULL, 0};
     int64_t beam = o.beam, batch = o.batch, threads = o.threads;
     const cli_option options[] = {
         {"source", CLI_TEXT, &source, "FILE", "text to translate", 0},
         {"reference", CLI_TEXT, &reference, "FILE", "its translation, line by line", 0},
+        {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
         {"beam", CLI_INT, &beam, "N", "hypotheses kept (4); 1 is greedy search", 1},
         {"length-penalty", CLI_REAL, &o.length_penalty, "X",
          "score = log-probability / length^X (1)", 0},
@@ -22,11 +24,13 @@ static int run(const cli_command *self, int argc, char **argv) {
         {.name = NULL}};
     int code = cli_parse(self, options, &model, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
-    if (source == NULL) return cli_usage(self, "--source FILE is missing");
+    if (source == NULL && features.count == 0) return cli_usage(self, "--source FILE is missing");
     if (reference == NULL) return cli_usage(self, "--reference FILE is missing");
     o.beam = beam < 1 << 20 ? (int)beam : 1 << 20;
     o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    o.features = features.text;
+    o.feature_count = features.count;
     o.stop = &cli_stop;
     cli_catch_signals();
     bt_status status = bt_evaluate(model, source, reference, &o, &evaluation);

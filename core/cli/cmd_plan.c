@@ -18,10 +18,11 @@ static int read_lengths(const cli_command *self, request *r) {
     long long a = strtoll(r->lengths, &end, 10), b = 0;
     if (end != r->lengths && *end == ':' && end[1] >= '0' && end[1] <= '9')
         b = strtoll(end + 1, &end, 10);
-    if (a < 1 || a > 65536 || b < 1 || b > 65536 || *end != 0)
-        return cli_usage(
-            self, "--lengths: \"%s\" is no pair of token counts from 1 to 65536 such as 50:40",
-            r->lengths);
+    if (a < 0 || a > 65536 || b < 0 || b > 65536 || a + b < 1 || *end != 0)
+        return cli_usage(self,
+                         "--lengths: \"%s\" is no pair of token counts up to 65536 such as 50:40, "
+                         "or 0:40 where features take the place of the source",
+                         r->lengths);
     r->plan.source_tokens = a;
     r->plan.target_tokens = b;
     return CLI_GO_ON;

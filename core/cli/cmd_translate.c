@@ -193,6 +193,28 @@ static int translate(job *j, bt_translator *translator) {
     }
 }
 
+/* A model that reads features alone: its examples stand for lines. */
+static int translate_examples(job *j, bt_translator *translator, size_t count) {
+    const char *lines[64];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) lines[i] = "";
+    for (size_t n; count > 0; count -= n) {
+        n = count < sizeof lines / sizeof lines[0] ? count : sizeof lines / sizeof lines[0];
+        bt_status status = bt_translate(translator, lines, n, sink, j);
+        if (j->write_error) {
+            errno = j->write_error;
+            return fail(j, j->out_name, "cannot be written");
+        }
+        if (status != BT_OK) return cli_fail(j->self, status);
+        j->before += (int64_t)n;
+    }
+    return CLI_DONE;
+}
+
+static int translate_all(job *j, bt_translator *translator) {
+    size_t examples = bt_translator_examples(translator);
+    return examples > 0 ? translate_examples(j, translator, examples) : translate(j, translator);
+}
+
 static int open_input(job *j, const char *path) {
     j->in_name = path ? path : "standard input";
     j->in = path ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
@@ -235,10 +257,12 @@ static int run(const cli_command *self, int argc, char **argv) {
     int64_t beam = o.beam, batch = o.batch, threads = o.threads;
     job j = {.self = self, .in = -1, .out = -1};
     bt_translator *translator = NULL;
+    cli_list features = {NULL, 0};
     const cli_option options[] = {
         {"input", CLI_TEXT, &input, "FILE", "text, one sentence a line; default: standard input",
          0},
         {"output", CLI_TEXT, &output, "FILE", "translations; default: standard output", 0},
+        {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
         {"beam", CLI_INT, &beam, "N", "hypotheses kept (4)", 1},
         {"length-penalty", CLI_REAL, &o.length_penalty, "X",
          "score = log-probability / length^X (1)", 0},
@@ -254,6 +278,8 @@ static int run(const cli_command *self, int argc, char **argv) {
         {.name = NULL}};
     int code = cli_parse(self, options, &model, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
+    o.features = features.text;
+    o.feature_count = features.count;
     o.beam = beam < 1 << 20 ? (int)beam : 1 << 20;
     o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
@@ -268,7 +294,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     if (code != CLI_GO_ON) return close_files(&j, code);
     bt_status status = bt_translator_open(model, &o, &translator);
     code = status == BT_OK ? open_output(&j, output) : cli_fail(self, status);
-    if (code == CLI_GO_ON) code = translate(&j, translator);
+    if (code == CLI_GO_ON) code = translate_all(&j, translator);
     bt_translator_free(translator);
     return close_files(&j, code);
 }

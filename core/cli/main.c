@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_train, &cli_plan, &cli_translate, &cli_evaluate,
-                                              &cli_score, &cli_data, &cli_vocab,     &cli_devices};
+static const cli_command *const commands[] = {&cli_train,   &cli_plan,     &cli_translate,
+                                              &cli_predict, &cli_evaluate, &cli_score,
+                                              &cli_data,    &cli_vocab,    &cli_devices};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_usage(FILE *f) {

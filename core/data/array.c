@@ -53,18 +53,34 @@ static bt_status list_npy(const void *map, size_t bytes, bti_arrays *out) {
     return bti_arrays_add(out, &a, bti_strdup(""));
 }
 
+static bti_number number_of(bt_dtype t) {
+    switch (t) {
+    case BT_F32:
+        return BTI_NUMBER_F32;
+    case BT_F64:
+        return BTI_NUMBER_F64;
+    case BT_F16:
+        return BTI_NUMBER_F16;
+    case BT_BF16:
+        return BTI_NUMBER_BF16;
+    case BT_I32:
+        return BTI_NUMBER_I32;
+    case BT_U8:
+        return BTI_NUMBER_U8;
+    default:
+        return BTI_NUMBER_COUNT;
+    }
+}
+
 static bt_status add_tensor(const bti_st_file *f, size_t i, size_t bytes, bti_arrays *out) {
-    static const bti_number type[BT_DTYPE_COUNT] = {[BT_F32] = BTI_NUMBER_F32,
-                                                    [BT_F64] = BTI_NUMBER_F64,
-                                                    [BT_F16] = BTI_NUMBER_F16,
-                                                    [BT_BF16] = BTI_NUMBER_BF16,
-                                                    [BT_I32] = BTI_NUMBER_I32};
     _Static_assert(BTI_ST_MAX_DIMS <= BTI_ARRAY_DIMS, "shapes fit");
     const bti_st_tensor *t = bti_st_at(f, i, NULL);
     bti_array a = {.dims = t->dims, .place = {.packed = bytes}};
     uint64_t size = bti_dtype_size(t->dtype);
     for (int d = 0; d < t->dims; d++) size *= (uint64_t)(a.shape[d] = t->shape[d]);
-    a.place.type = (uint8_t)type[t->dtype];
+    a.place.type = (uint8_t)number_of(t->dtype);
+    if (a.place.type == BTI_NUMBER_COUNT)
+        return bti_fail(BT_EINPUT, "tensor %s has a type that is not read here", t->name);
     a.place.at = bti_st_place(f, i);
     a.place.bytes = size;
     return bti_arrays_add(out, &a, bti_strdup(t->name));
@@ -76,9 +92,10 @@ static bt_status list_safetensors(const char *path, size_t bytes, bti_arrays *ou
     bt_status s = BT_OK;
     if (bti_st_left_out(f) != NULL)
         s = bti_fail(BT_EINPUT,
-                     "%s: tensor %s has a type or a number of dimensions that is not read here",
-                     path, bti_st_left_out(f));
+                     "tensor %s has a type or a number of dimensions that is not read here",
+                     bti_st_left_out(f));
     for (size_t i = 0; i < bti_st_count(f) && s == BT_OK; i++) s = add_tensor(f, i, bytes, out);
+    if (s == BT_EINPUT) bti_fail_prefix(s, "%s", path);
     bti_st_close(f);
     return s;
 }

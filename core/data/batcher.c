@@ -23,10 +23,16 @@ struct bti_batcher {
 
 bt_status bti_batcher_new(const bti_corpus *c, int64_t batch, bti_batch_unit unit, uint64_t seed,
                           bti_batcher **out) {
+    return bti_batcher_of(c, bti_corpus_count(c), batch, unit, seed, out);
+}
+
+bt_status bti_batcher_of(const bti_corpus *c, int64_t count, int64_t batch, bti_batch_unit unit,
+                         uint64_t seed, bti_batcher **out) {
     if (batch < 1) return bti_fail(BT_EINPUT, "training.batch is %" PRId64 ": at least 1", batch);
     bti_batcher *b = bti_alloc(1, sizeof *b);
     if (b == NULL) return BT_ENOMEM;
-    *b = (bti_batcher){.corpus = c, .batch = batch, .unit = unit, .pairs = bti_corpus_count(c)};
+    if (c == NULL) unit = BTI_BATCH_SENTENCES;
+    *b = (bti_batcher){.corpus = c, .batch = batch, .unit = unit, .pairs = count};
     b->key = seed ^ UINT64_C(0x6F72646572); /* "order": not the stream that dropout draws from */
     while (b->high + b->low < 62 && (int64_t)1 << (b->high + b->low) < b->pairs)
         b->low > b->high ? b->high++ : b->low++;

@@ -90,17 +90,31 @@ static bt_status check_counts(const char *const path[2], const scan x[2]) {
         x[longer].last_empty ? path[longer] : "", x[longer].last_empty ? " is empty" : "");
 }
 
+const bti_files *bti_corpus_files(const bti_corpus_config *cfg, int side) {
+    return side ? &cfg->target : &cfg->source;
+}
+
+size_t bti_corpus_file_count(const bti_corpus_config *cfg) {
+    return cfg->source.count > 0 ? cfg->source.count : cfg->target.count;
+}
+
 static bt_status check_all(const bti_corpus_config *cfg, int64_t *lines) {
     int64_t sum = 0;
-    if (cfg->source.count != cfg->target.count || cfg->source.count == 0)
+    size_t files = bti_corpus_file_count(cfg);
+    int both = cfg->source.count > 0 && cfg->target.count > 0;
+    if (files == 0 || (both && cfg->source.count != cfg->target.count))
         return bti_fail(BT_EINPUT, "%zu source files, %zu target files: there must be as many",
                         cfg->source.count, cfg->target.count);
-    for (size_t i = 0; i < cfg->source.count; i++) {
-        const char *path[2] = {cfg->source.path[i], cfg->target.path[i]};
+    for (size_t i = 0; i < files; i++) {
+        const char *path[2] = {NULL, NULL};
         scan x[2] = {{0}};
-        for (int side = 0; side < 2; side++) BT_TRY(scan_file(cfg, path[side], &x[side]));
-        BT_TRY(check_counts(path, x));
-        sum += x[0].lines;
+        for (int side = 0; side < 2; side++) {
+            if (bti_corpus_files(cfg, side)->count == 0) continue;
+            path[side] = bti_corpus_files(cfg, side)->path[i];
+            BT_TRY(scan_file(cfg, path[side], &x[side]));
+        }
+        if (both) BT_TRY(check_counts(path, x));
+        sum += x[cfg->source.count == 0].lines;
     }
     *lines = sum;
     return BT_OK;
@@ -135,8 +149,9 @@ static bt_status make_key(const bti_corpus_config *cfg, const bti_tokenizer *con
     XXH64_reset(&h, FORMAT);
     BT_TRY(hash_files(&h, &cfg->source));
     BT_TRY(hash_files(&h, &cfg->target));
-    uint64_t rest[4] = {bti_tokenizer_checksum(tok[0]), bti_tokenizer_checksum(tok[1]),
-                        (uint64_t)cfg->max_length, (uint64_t)cfg->overlong};
+    uint64_t rest[4] = {tok[0] ? bti_tokenizer_checksum(tok[0]) : 0,
+                        tok[1] ? bti_tokenizer_checksum(tok[1]) : 0, (uint64_t)cfg->max_length,
+                        (uint64_t)cfg->overlong};
     XXH64_update(&h, rest, sizeof rest);
     *key = XXH64_digest(&h);
     return BT_OK;
@@ -155,7 +170,7 @@ typedef struct build {
     bti_cache_writer *writer;
     bti_corpus_stats stats;
     int64_t pairs, longest_ids;
-    int32_t end[2], unk[2];
+    int32_t end[2], unk[2]; /* -1: a side without text */
 } build;
 
 static int64_t count_of(const int32_t *ids, int64_t n, int32_t id) {
@@ -185,15 +200,16 @@ static bt_status overlong(build *x, const bti_encoded_pair *p, int64_t n[2], int
 
 static bt_status add_pair(build *x, const int32_t *const ids[2], const int64_t n[2]) {
     bti_corpus_stats *st = &x->stats;
+    const int64_t all[2] = {n[0] + (x->end[0] >= 0), n[1] + (x->end[1] >= 0)};
     BT_TRY(bti_cache_add(x->writer, st->lines, ids, n, x->end));
     st->source_unknown += count_of(ids[0], n[0], x->unk[0]);
     st->target_unknown += count_of(ids[1], n[1], x->unk[1]);
-    st->source_ids += n[0] + 1;
-    st->target_ids += n[1] + 1;
-    if (n[0] + 1 > st->max_source) st->max_source = n[0] + 1;
-    if (n[1] + 1 > st->max_target) st->max_target = n[1] + 1;
-    if (n[0] + n[1] + 2 > x->longest_ids) {
-        x->longest_ids = n[0] + n[1] + 2;
+    st->source_ids += all[0];
+    st->target_ids += all[1];
+    if (all[0] > st->max_source) st->max_source = all[0];
+    if (all[1] > st->max_target) st->max_target = all[1];
+    if (all[0] + all[1] > x->longest_ids) {
+        x->longest_ids = all[0] + all[1];
         st->longest = x->pairs;
         st->longest_line = st->lines;
     }
@@ -207,7 +223,7 @@ static bt_status take_pair(void *user, const bti_encoded_pair *p) {
     int64_t n[2] = {p->count[0], p->count[1]};
     int keep;
     x->stats.lines++;
-    if (n[0] == 0 || n[1] == 0) {
+    if ((n[0] == 0 && x->end[0] >= 0) || (n[1] == 0 && x->end[1] >= 0)) {
         if (x->stats.empty++ == 0) x->stats.first_empty_line = x->stats.lines;
         return BT_OK;
     }
@@ -219,17 +235,20 @@ static bt_status tokenise(const bti_corpus_config *cfg, const bti_tokenizer *con
                           const char *path, uint64_t key, int64_t lines) {
     build x = {.cfg = cfg};
     for (int side = 0; side < 2; side++) {
-        x.end[side] = bti_tokenizer_specials(tok[side]).end;
-        x.unk[side] = bti_tokenizer_specials(tok[side]).unk;
+        x.end[side] = tok[side] ? bti_tokenizer_specials(tok[side]).end : -1;
+        x.unk[side] = tok[side] ? bti_tokenizer_specials(tok[side]).unk : -1;
     }
     BT_TRY(bti_cache_create(path, key, lines, &x.writer));
     bt_status s = bti_encode_pairs(cfg, tok, take_pair, &x);
-    if (s == BT_OK && x.pairs == 0)
-        s = bti_fail(BT_EINPUT,
-                     "%s and %s: no pair of lines to use: %" PRId64 " lines, %" PRId64
-                     " with an empty side, %" PRId64 " too long",
-                     cfg->source.path[0], cfg->target.path[0], x.stats.lines, x.stats.empty,
-                     x.stats.overlong);
+    if (s == BT_OK && x.pairs == 0) {
+        int both = tok[0] != NULL && tok[1] != NULL;
+        s = bti_fail(
+            BT_EINPUT,
+            "%s%s%s: no %s to use: %" PRId64 " lines, %" PRId64 " %s, %" PRId64 " too long",
+            bti_corpus_files(cfg, tok[0] == NULL)->path[0], both ? " and " : "",
+            both ? cfg->target.path[0] : "", both ? "pair of lines" : "line", x.stats.lines,
+            x.stats.empty, both ? "with an empty side" : "empty", x.stats.overlong);
+    }
     if (s == BT_OK) return bti_cache_finish(x.writer, &x.stats);
     bti_cache_abandon(x.writer);
     return s;
@@ -239,7 +258,8 @@ static bt_status tokenise(const bti_corpus_config *cfg, const bti_tokenizer *con
 
 bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
                           const bti_tokenizer *target, const char *cache_dir, bti_corpus **out) {
-    const bti_tokenizer *tok[2] = {source, target};
+    const bti_tokenizer *tok[2] = {cfg->source.count ? source : NULL,
+                                   cfg->target.count ? target : NULL};
     uint64_t key = 0;
     int64_t lines = 0;
     char *path = NULL;

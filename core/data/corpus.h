@@ -1,4 +1,5 @@
-/* Parallel text as token ids: text files in, a memory-mapped token cache out.
+/* Parallel text as token ids: text files in, a memory-mapped token cache out. A side may lack: then
+ * its pairs have no ids there, not even an end symbol, and all else holds for the other side alone.
  *
  * Only byte 0A ends a line; a CR before it is dropped with one notice per file; the last line may
  * lack its 0A. Bytes 00 and text that is not UTF-8 are refused with file, line, byte offset and
@@ -21,7 +22,8 @@ typedef struct bti_files {
 } bti_files;
 
 typedef struct bti_corpus_config {
-    bti_files source, target; /* the n-th of one with the n-th of the other; plain or .gz */
+    bti_files source, target; /* the n-th of one with the n-th of the other; plain or .gz; one of
+                                 them may have no files */
     int64_t max_length;       /* ids a side, end symbol included */
     bti_overlong overlong;
     const volatile sig_atomic_t *stop; /* non-zero: reading ends with BT_ESTOPPED; may be NULL */
@@ -43,6 +45,10 @@ typedef struct bti_corpus bti_corpus;
 /* Reads all text and refuses what open would refuse before it tokenises: bytes 00, bad UTF-8, line
  * counts. For use before a tokeniser is trained on the text; open does it by itself. */
 bt_status bti_corpus_check(const bti_corpus_config *cfg);
+
+/* The files of a side, and how many pairs of files there are. */
+const bti_files *bti_corpus_files(const bti_corpus_config *cfg, int side);
+size_t bti_corpus_file_count(const bti_corpus_config *cfg);
 
 /* Opens the cache in `cache_dir` when its key (checksums of texts and tokenisers, settings) fits,
  * else reads and tokenises the text (both cores) and writes the cache, aside and renamed. */

@@ -36,6 +36,11 @@ struct bti_features {
 /* Maps the file of a run, or gives its mapping; bti_feature_unmap after use. */
 bt_status bti_feature_map(const bti_features *f, const bti_feature_run *r, const void **map);
 void bti_feature_unmap(const bti_features *f, const bti_feature_run *r, const void *map);
+/* Hands over numbers of a run's array, whose pages then need not stay resident. */
+bt_status bti_feature_numbers(const bti_features *f, const bti_feature_run *r, const void *map,
+                              uint64_t first, uint64_t count, bti_floats_fn fn, void *user);
+/* BT_ESTOPPED once *stop is set; stop may be NULL. */
+bt_status bti_feature_stopped(const volatile sig_atomic_t *stop);
 /* Fills stats and checksum; refuses what is not finite. */
 bt_status bti_feature_scan(bti_features *f, const volatile sig_atomic_t *stop);
 

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/files.h"
-
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
@@ -79,7 +77,12 @@ static bt_status look(void *user, const float *x, size_t n) {
     return BT_OK;
 }
 
-/* Some examples at a time, so that no more of a large file than that is resident. */
+bt_status bti_feature_stopped(const volatile sig_atomic_t *stop) {
+    if (stop == NULL || !*stop) return BT_OK;
+    return bti_fail(BT_ESTOPPED, "nothing is written: features were being read");
+}
+
+/* Some numbers at a time, so that no more of a large file than that is resident. */
 static bt_status look_at_run(scan *s, const void *map, const volatile sig_atomic_t *stop) {
     const bti_feature_run *r = s->run;
     uint64_t numbers = (uint64_t)(r->rows * s->f->width), all = numbers * (uint64_t)r->count;
@@ -88,11 +91,8 @@ static bt_status look_at_run(scan *s, const void *map, const volatile sig_atomic
     BT_TRY(bti_array_check(map, &r->place));
     for (uint64_t i = 0; i < all; i += step) {
         uint64_t n = all - i < step ? all - i : step;
-        if (stop != NULL && *stop)
-            return bti_fail(BT_ESTOPPED, "nothing is written: features were being read");
-        BT_TRY(bti_array_floats(map, &r->place, i, n, look, s));
-        if (s->f->file[r->file].map != NULL && !r->place.deflated)
-            bti_file_forget((const char *)map + r->place.entry + r->place.at + i * size, n * size);
+        BT_TRY(bti_feature_stopped(stop));
+        BT_TRY(bti_feature_numbers(s->f, r, map, i, n, look, s));
     }
     return BT_OK;
 }

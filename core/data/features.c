@@ -67,8 +67,9 @@ static bt_status matrix_of(const bti_array *a, int skip, int64_t *rows, int64_t 
 
 static bt_status check_width(bti_features *f, const bti_features_spec *spec, int64_t width) {
     if (spec->width != 0 && width != spec->width)
-        return bti_fail(BT_EINPUT, "rows are %" PRId64 " numbers wide, %s.width is %" PRId64, width,
-                        spec->where, spec->width);
+        return bti_fail(BT_EINPUT, "rows are %" PRId64 " numbers wide, %s%s is %" PRId64, width,
+                        spec->where ? spec->where : "the model's",
+                        spec->where ? ".width" : " width", spec->width);
     if (f->width != 0 && width != f->width)
         return bti_fail(BT_EINPUT, "rows are %" PRId64 " numbers wide, those before it %" PRId64,
                         width, f->width);
@@ -88,8 +89,9 @@ static bt_status add_array(bti_features *f, const bti_features_spec *spec, const
     BT_TRY(matrix_of(a, skip, &rows, &width));
     BT_TRY(check_width(f, spec, width));
     if (spec->rows_max != 0 && rows > spec->rows_max)
-        return bti_fail(BT_EINPUT, "%" PRId64 " rows, %s.max_rows is %" PRId32, rows, spec->where,
-                        spec->rows_max);
+        return bti_fail(BT_EINPUT, "%" PRId64 " rows, %s%s is %" PRId32, rows,
+                        spec->where ? spec->where : "the model's",
+                        spec->where ? ".max_rows" : " most", spec->rows_max);
     return add_run(f, count, rows, &a->place);
 }
 
@@ -97,12 +99,6 @@ static bt_status add_array(bti_features *f, const bti_features_spec *spec, const
 
 static bt_status add_whole(bti_features *f, const bti_features_spec *spec, const bti_array *a) {
     int64_t count = a->dims > 0 ? a->shape[0] : 1;
-    if (a->dims < 2)
-        return bti_fail(BT_EINPUT,
-                        "%d dimensions: the one array of a file holds all examples, "
-                        "[examples, width], [examples, rows, width] or [examples, h, w, "
-                        "width]",
-                        a->dims);
     if (count == 0) return bti_fail(BT_EINPUT, "no example");
     if (a->place.deflated && count > 1)
         return bti_fail(BT_EINPUT,
@@ -251,7 +247,8 @@ static bt_status add_list(bti_features *f, const bti_features_spec *spec, const 
         return s;
     }
     while ((s = bti_reader_next(r, &line, &n)) == BT_OK && line != NULL) {
-        s = add_line(f, spec, dir, line, n, before);
+        s = bti_feature_stopped(spec->stop);
+        if (s == BT_OK) s = add_line(f, spec, dir, line, n, before);
         if (s == BT_OK) continue;
         if (s == BT_EINPUT) bti_fail_prefix(s, "%s: line %" PRId64, list, bti_reader_line(r));
         break;
@@ -341,18 +338,39 @@ static bt_status copy(void *user, const float *x, size_t n) {
     return BT_OK;
 }
 
+/* What was read need not stay resident. Of a compressed array all of it was. */
+static void forget(const bti_features *f, const bti_feature_run *r, const void *map, uint64_t first,
+                   uint64_t count) {
+    const bti_place *p = &r->place;
+    const char *entry = (const char *)map + p->entry;
+    uint64_t size = bti_number_bytes((bti_number)p->type);
+    if (f->file[r->file].map == NULL) return;
+    if (p->deflated)
+        bti_file_forget(entry, p->packed);
+    else
+        bti_file_forget(entry + p->at + first * size, count * size);
+}
+
+bt_status bti_feature_numbers(const bti_features *f, const bti_feature_run *r, const void *map,
+                              uint64_t first, uint64_t count, bti_floats_fn fn, void *user) {
+    bt_status s = bti_array_floats(map, &r->place, first, count, fn, user);
+    forget(f, r, map, first, count);
+    return s;
+}
+
 bt_status bti_features_read(const bti_features *f, int64_t i, float *out) {
     const bti_feature_run *r = run_of(f, i);
     const void *map;
     uint64_t count = (uint64_t)(r->rows * f->width), first = (uint64_t)(i - r->first) * count;
     BT_TRY(bti_feature_map(f, r, &map));
-    bt_status s = bti_array_floats(map, &r->place, first, count, copy, &out);
+    bt_status s = bti_feature_numbers(f, r, map, first, count, copy, &out);
     bti_feature_unmap(f, r, map);
     if (s != BT_OK) bti_fail_prefix(s, "feature %s: %s", f->name, f->file[r->file].path);
     return s;
 }
 
 const char *bti_features_name(const bti_features *f) { return f->name; }
+const char *bti_features_path(const bti_features *f) { return f->file[0].path; }
 int64_t bti_features_count(const bti_features *f) { return f->count; }
 int64_t bti_features_width(const bti_features *f) { return f->width; }
 int64_t bti_features_rows(const bti_features *f, int64_t i) { return run_of(f, i)->rows; }

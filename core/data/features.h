@@ -40,7 +40,8 @@ typedef struct bti_features_stats {
 bt_status bti_features_open(const bti_features_spec *spec, bti_features **out);
 void bti_features_close(bti_features *f);
 const char *bti_features_name(const bti_features *f);
-int64_t bti_features_count(const bti_features *f); /* examples */
+const char *bti_features_path(const bti_features *f); /* its first file */
+int64_t bti_features_count(const bti_features *f);    /* examples */
 int64_t bti_features_width(const bti_features *f);
 /* Rows of example i: 1 of [width], rows of [rows, width], h * w of [h, w, width]. */
 int64_t bti_features_rows(const bti_features *f, int64_t i);

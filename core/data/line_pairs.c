@@ -35,7 +35,7 @@ typedef struct block {
 
 /* The main thread fills blocks and empties them in the same order; workers take what is ready. */
 typedef struct pool {
-    const bti_tokenizer *tok[2];
+    const bti_tokenizer *tok[2]; /* NULL: a side without text */
     pthread_mutex_t lock;
     pthread_cond_t ready, done;
     block *block;
@@ -49,10 +49,12 @@ static bt_status encode_block(const pool *p, block *b) {
     for (size_t i = 0; i < b->lines; i++) {
         pair_of_lines *l = &b->line[i];
         l->ids[0] = l->ids[1] = 0;
-        if (bti_line_blank(b->text + l->begin[0], l->bytes[0]) ||
-            bti_line_blank(b->text + l->begin[1], l->bytes[1]))
-            continue;
-        for (int side = 0; side < 2; side++) {
+        int blank = 0;
+        for (int side = 0; side < 2; side++)
+            blank |=
+                p->tok[side] != NULL && bti_line_blank(b->text + l->begin[side], l->bytes[side]);
+        for (int side = 0; side < 2 && !blank; side++) {
+            if (p->tok[side] == NULL) continue;
             int64_t before = b->ids[side].count;
             BT_TRY(bti_tokenizer_encode(p->tok[side], b->text + l->begin[side], l->bytes[side],
                                         &b->ids[side]));
@@ -176,20 +178,21 @@ static bt_status block_add(block *b, int side, const char *line, size_t n) {
 static bt_status block_fill(block *b, bti_reader *const r[2], int *more) {
     b->used = b->lines = 0;
     b->ids[0].count = b->ids[1].count = 0;
-    b->first_line = bti_reader_line(r[0]) + 1;
+    b->first_line = bti_reader_line(r[r[0] == NULL]) + 1;
     *more = 1;
     while (b->lines < BLOCK_LINES && b->used < BLOCK_BYTES) {
-        int ended[2];
+        int sides = 0, ended = 0;
         for (int side = 0; side < 2; side++) {
-            const char *line;
-            size_t n;
-            BT_TRY(bti_reader_next(r[side], &line, &n));
-            ended[side] = line == NULL;
-            if (!ended[side]) BT_TRY(block_add(b, side, line, n));
+            const char *line = ""; /* of a side without text */
+            size_t n = 0;
+            if (r[side] != NULL) BT_TRY(bti_reader_next(r[side], &line, &n));
+            sides += r[side] != NULL;
+            ended += line == NULL;
+            if (line != NULL) BT_TRY(block_add(b, side, line, n));
         }
-        if (ended[0] != ended[1])
+        if (ended != 0 && ended != sides)
             return bti_fail(BT_EIO, "the text changed while it was being read");
-        *more = !ended[0];
+        *more = !ended;
         if (!*more) break;
         b->lines++;
     }
@@ -231,9 +234,12 @@ static bt_status drain(encoding *x, block *b) {
 static bt_status encode_file(encoding *x, size_t file) {
     bti_reader *r[2] = {NULL, NULL};
     int more = 1;
-    bt_status s = bti_reader_open(x->cfg->source.path[file], &r[0]);
-    if (s == BT_OK) s = bti_reader_open(x->cfg->target.path[file], &r[1]);
-    for (int side = 0; s == BT_OK && side < 2; side++) bti_reader_quiet(r[side]);
+    bt_status s = BT_OK;
+    for (int side = 0; s == BT_OK && side < 2; side++) {
+        if (x->pool.tok[side] == NULL) continue;
+        s = bti_reader_open(bti_corpus_files(x->cfg, side)->path[file], &r[side]);
+        if (s == BT_OK) bti_reader_quiet(r[side]);
+    }
     while (s == BT_OK && more) {
         block *b = &x->pool.block[x->turn];
         s = bti_corpus_stopped(x->cfg);
@@ -252,8 +258,10 @@ static bt_status encode_file(encoding *x, size_t file) {
 bt_status bti_encode_pairs(const bti_corpus_config *cfg, const bti_tokenizer *const tokenizer[2],
                            bti_pair_fn fn, void *user) {
     encoding x = {.cfg = cfg, .fn = fn, .user = user};
-    bt_status s = pool_start(&x.pool, tokenizer);
-    for (size_t i = 0; s == BT_OK && i < cfg->source.count; i++) s = encode_file(&x, i);
+    const bti_tokenizer *const used[2] = {cfg->source.count ? tokenizer[0] : NULL,
+                                          cfg->target.count ? tokenizer[1] : NULL};
+    bt_status s = pool_start(&x.pool, used);
+    for (size_t i = 0; s == BT_OK && i < bti_corpus_file_count(cfg); i++) s = encode_file(&x, i);
     for (size_t i = 0; s == BT_OK && i < x.pool.blocks; i++)
         s = drain(&x, &x.pool.block[(x.turn + i) % x.pool.blocks]);
     pool_stop(&x.pool);

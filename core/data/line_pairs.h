@@ -9,7 +9,8 @@ typedef struct bti_encoded_pair {
     int64_t line;        /* in them, from 1 */
     const char *text[2]; /* without line ends, not closed by a NUL */
     size_t bytes[2];
-    const int32_t *ids[2]; /* no end symbols; none on both sides where a side is blank */
+    const int32_t *ids[2]; /* no end symbols; none on both sides where a side is blank, and none
+                              of a side without files */
     int64_t count[2];
 } bti_encoded_pair;
 

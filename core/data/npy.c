@@ -148,6 +148,11 @@ static bt_status find_type(const char *descr, bti_number *type) {
             "%s: numbers of two bytes that may be bfloat16 or anything else, numpy does "
             "not say: save them as safetensors, or x.astype('float32')",
             descr);
+    if (descr[1] == 'U' || descr[1] == 'S')
+        return bti_fail(BT_EINPUT,
+                        "text (%s), not numbers: write it to a text file, a line an "
+                        "example",
+                        descr);
     return bti_fail(BT_EINPUT,
                     "type \"%s\" is not read here: save x.astype('float32'), float16 or float64",
                     descr);

@@ -136,9 +136,10 @@ static bt_status read_entry(const archive *z, uint64_t *at, entry *e) {
 
 /* Where the entry's bytes begin. */
 static bt_status find_data(const archive *z, const entry *e, uint64_t *begin) {
-    const unsigned char *p = z->map + e->header;
-    if (e->header > z->at || z->at - e->header < LOCAL + e->name_bytes || !is_at(p, "PK\3\4") ||
-        get(p + 26, 2) != e->name_bytes || memcmp(p + LOCAL, e->name, e->name_bytes) != 0)
+    int inside = e->header <= z->at && z->at - e->header >= LOCAL + e->name_bytes;
+    const unsigned char *p = z->map + (inside ? e->header : 0);
+    if (!inside || !is_at(p, "PK\3\4") || get(p + 26, 2) != e->name_bytes ||
+        memcmp(p + LOCAL, e->name, e->name_bytes) != 0)
         return bti_fail(BT_EINPUT, "damaged archive: no entry where the directory says");
     *begin = e->header + LOCAL + e->name_bytes + get(p + 28, 2);
     if (*begin > z->at || e->packed > z->at - *begin)

@@ -89,13 +89,13 @@ bt_status bti_cache_add(bti_cache_writer *w, int64_t line, const int32_t *const 
     w->pair[w->pairs_held++] = (bti_cache_pair){
         .begin = w->head.ids,
         .line = line,
-        .source = (int32_t)(count[0] + 1),
-        .target = (int32_t)(count[1] + 1),
+        .source = (int32_t)(count[0] + (end[0] >= 0)),
+        .target = (int32_t)(count[1] + (end[1] >= 0)),
     };
     w->head.pairs++;
     for (int side = 0; side < 2; side++) {
         BT_TRY(add_ids(w, ids[side], count[side]));
-        BT_TRY(add_ids(w, &end[side], 1));
+        BT_TRY(add_ids(w, &end[side], end[side] >= 0));
     }
     return w->pairs_held == PAIRS_BUFFER ? flush_pairs(w) : BT_OK;
 }
@@ -122,11 +122,12 @@ void bti_cache_abandon(bti_cache_writer *w) {
     bti_free(w);
 }
 
-/* The records tile the ids in order. */
+/* The records tile the ids in order; a side with text has one in each pair at least. */
 static int tiles(const header *h, const bti_cache_pair *pair) {
     int64_t at = 0;
+    int32_t source = h->stats.max_source > 0, target = h->stats.max_target > 0;
     for (int64_t i = 0; i < h->pairs; i++) {
-        if (pair[i].begin != at || pair[i].source < 1 || pair[i].target < 1) return 0;
+        if (pair[i].begin != at || pair[i].source < source || pair[i].target < target) return 0;
         at += (int64_t)pair[i].source + pair[i].target;
     }
     return at == h->ids;

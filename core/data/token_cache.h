@@ -15,7 +15,8 @@ typedef struct bti_cache_writer bti_cache_writer;
 
 /* Makes `path` aside, with room for `most` pairs. */
 bt_status bti_cache_create(const char *path, uint64_t key, int64_t most, bti_cache_writer **out);
-/* Adds a pair: count[0] and count[1] ids, then each side's end symbol. */
+/* Adds a pair: count[0] and count[1] ids, each side's end symbol behind its own; -1: that side has
+ * none, and no ids. */
 bt_status bti_cache_add(bti_cache_writer *w, int64_t line, const int32_t *const ids[2],
                         const int64_t count[2], const int32_t end[2]);
 /* Writes the header, flushes, renames. Frees w in any case. */

@@ -14,6 +14,7 @@ struct bti_decoder {
     const bti_model *model;
     bti_places places;
     bti_decode_staging staging; /* offsets in the region, `base` included */
+    bti_staging source;         /* those of the encoder's tables, without it */
     uint64_t base;
     int64_t tile; /* of the device's stable rows; 0: none */
     bti_decode_shape caps;
@@ -29,6 +30,8 @@ struct bti_decoder {
     int32_t *source_row; /* where each sentence of the batch begins, and its rows */
     int32_t *source_count;
     int32_t *limit;
+    bti_sentence *input; /* of the batch, and scratch to stage them, where there are segments */
+    int32_t *sort;
     bti_hypothesis *result; /* nbest */
 };
 
@@ -44,6 +47,26 @@ void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, i
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* With segments: every example may have as many rows of each feature as there can be; `tokens` is
+ * what text may have. */
+static void cap_segments(const bti_decoder *d, int64_t batch, int64_t tokens, bti_decode_shape *s) {
+    const bti_model *m = d->model;
+    int64_t joined = 0;
+    if (m->segments == 0) return;
+    s->source_tokens = m->vocab[0] > 0 ? tokens : 0;
+    for (int32_t f = 0; f < m->cfg.features; f++) {
+        s->feature[f] = bti_round_tile(batch * m->cfg.feature[f].rows, d->tile);
+        joined += batch * m->cfg.feature[f].rows;
+    }
+    if (m->cfg.fusion == BTI_FUSION_CONCAT)
+        s->source_rows = s->source_tokens + joined + batch * m->cfg.learned_rows;
+    else
+        s->source_rows = m->vocab[0] > 0 ? s->source_tokens : batch * m->cfg.feature[0].rows;
+    if (m->vocab[0] > 0) /* where features are short, there may be more text */
+        s->source_tokens = min64(s->source_rows, batch * d->cfg.length);
+    s->source_rows = bti_round_tile(s->source_rows, d->tile);
+}
+
 static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     int64_t length = d->cfg.length, beam = d->cfg.beam;
     int64_t source = length + (batch - 1) * min64(length, PLANNED_SOURCE);
@@ -57,6 +80,7 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
                           .cache_rows = cache + d->tile,
                           .candidates = min64(2 * beam, d->model->vocab[1])};
     s.logit_rows = d->tile > 0 ? d->tile : min64(s.hypothesis_rows, LOGIT_ROWS);
+    cap_segments(d, batch, source, &s);
     return s;
 }
 
@@ -86,8 +110,10 @@ bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const
     d->base = staging;
     d->tile = info->row_tile;
     d->caps = caps_for(d, batch);
-    bti_decode_staging_plan(&d->caps, align, &d->staging);
+    bti_decode_staging_plan(m, &d->caps, align, &d->staging);
     for (int i = 0; i < BTI_DECODE_TABLES; i++) d->staging.at[i] += staging;
+    d->source = d->staging.source;
+    bti_staging_shift(&d->staging.source, staging);
     d->scratch = bti_alloc(2 * (size_t)m->cfg.decoder_layers, sizeof *d->scratch);
     status =
         d->scratch == NULL ? BT_ENOMEM : bti_program_new("translation", planning, info, &d->plan);
@@ -118,6 +144,8 @@ void bti_decoder_free(bti_decoder *d) {
     bti_free(d->source_row);
     bti_free(d->source_count);
     bti_free(d->limit);
+    bti_free(d->input);
+    bti_free(d->sort);
     bti_free(d->result);
     bti_program_free(d->plan);
     bti_program_free(d->program);
@@ -128,12 +156,19 @@ void bti_decoder_free(bti_decoder *d) {
 uint64_t bti_decoder_dynamic_bytes(const bti_decoder *d) { return d->layout.bytes; }
 uint64_t bti_decoder_staging_bytes(const bti_decoder *d) { return d->staging.bytes; }
 
+/* To stage what the encoder reads beside text. */
+static uint64_t input_bytes(const bti_decoder *d) {
+    if (d->model->segments == 0) return 0;
+    return (uint64_t)d->caps.sentences * sizeof *d->input +
+           ((uint64_t)d->caps.source_tokens + 65537) * sizeof *d->sort;
+}
+
 uint64_t bti_decoder_host_bytes(const bti_decoder *d) {
     bti_beam_config beam = beam_config(d);
     uint64_t hyps = (uint64_t)d->caps.hypothesis_rows;
     return bti_beam_bytes(&beam) + d->staging.bytes + hyps * (uint64_t)d->caps.candidates * 8 +
            2 * hyps * (uint64_t)d->caps.steps * 4 + (uint64_t)d->caps.sentences * 12 +
-           (uint64_t)nbest_of(d) * sizeof *d->result;
+           (uint64_t)nbest_of(d) * sizeof *d->result + input_bytes(d);
 }
 
 bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
@@ -154,6 +189,11 @@ bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
     if (d->value == NULL || d->id == NULL || d->history[0] == NULL || d->history[1] == NULL ||
         d->source_row == NULL || d->source_count == NULL || d->limit == NULL || d->result == NULL)
         return BT_ENOMEM;
+    if (d->model->segments > 0) {
+        d->input = bti_alloc(n, sizeof *d->input);
+        d->sort = bti_alloc((size_t)d->caps.source_tokens + 65537, sizeof *d->sort);
+        if (d->input == NULL || d->sort == NULL) return BT_ENOMEM;
+    }
     BT_TRY(arena->dev->ops->host_alloc(arena->dev, d->staging.bytes, &host));
     d->host = host;
     BT_TRY(bti_program_new("translation", d->plan->planning, &d->plan->info, &d->program));
@@ -164,6 +204,7 @@ bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
 
 static int64_t limit_of(const bti_decoder *d, int64_t source) {
     int64_t limit = d->cfg.max_length ? d->cfg.max_length : 2 * source + 10;
+    if (source == 0 && d->cfg.max_length == 0) limit = d->caps.steps; /* no text to go by */
     return min64(limit, d->caps.steps);
 }
 
@@ -171,7 +212,7 @@ int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source,
                           int64_t n) {
     int64_t rows = 0, cache = 0, i = from;
     for (; i < n && i - from < d->caps.sentences; i++) {
-        rows += source[i]->count;
+        rows += source[i]->input ? bti_encoder_rows(d->model, source[i]->input) : source[i]->count;
         cache += d->cfg.beam * limit_of(d, source[i]->count);
         if (i > from && (rows > d->caps.source_rows || cache + d->tile > d->caps.cache_rows)) break;
     }
@@ -217,6 +258,27 @@ static int64_t stage_source(bti_decoder *d, const bti_source *const *source, int
     return rows;
 }
 
+/* The same where the encoder reads more than text; `shape` gets its rows. Whole tiles are filled up
+ * with rows that nobody reads: tables of zeros point somewhere. */
+static bt_status stage_inputs(bti_decoder *d, const bti_source *const *source, int64_t n,
+                              bti_decode_shape *shape) {
+    bti_shape rows = {.sentences = n};
+    int64_t row = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d->input[i] = *source[i]->input;
+        d->source_row[i] = (int32_t)row;
+        d->source_count[i] = (int32_t)bti_encoder_rows(d->model, source[i]->input);
+        row += d->source_count[i];
+    }
+    memset(d->host, 0, (size_t)d->source.bytes);
+    BT_TRY(bti_stage_source(d->model, &d->source, d->input, n, 0, d->host, d->sort, &rows));
+    shape->source_tokens = rows.tokens;
+    for (int f = 0; f < BTI_MAX_FEATURES; f++)
+        shape->feature[f] = bti_round_tile(rows.feature[f], d->tile);
+    shape->source_rows = bti_round_tile(row, d->tile);
+    return BT_OK;
+}
+
 /* Tables of a step: newest symbols, positions, and the cache rows that each hypothesis descends
  * from; this step's rows begin at `cache_row`. Gives how many sentences are live: their hypotheses
  * lie together. */
@@ -243,23 +305,22 @@ static int64_t stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cac
     return sentences;
 }
 
-static bt_status run_step(bti_decoder *d, const bti_beam_live *live, int64_t sentences,
-                          int64_t source_rows, int64_t cache_row) {
-    bti_decode_shape shape = d->caps;
+static bt_status run_step(bti_decoder *d, const bti_beam_live *live, const bti_decode_shape *source,
+                          int64_t cache_row) {
+    bti_decode_shape shape = *source;
     bti_decode_program p;
-    shape.sentences = sentences;
-    shape.source_rows = source_rows;
     shape.hypotheses = live->count;
     shape.hypothesis_rows = bti_round_tile(live->count, d->tile);
     shape.cache_row = cache_row;
     shape.live_sentences = stage_step(d, live, cache_row);
     shape.steps = live->step + 1;
     bt_dev *dev = d->arena->dev;
-    bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base);
+    uint64_t from = live->step == 0 ? 0 : d->source.bytes; /* the encoder's are read once */
+    bt_view v = bti_arena_at(d->arena, BTI_REGION_STAGING, d->base + from);
     uint64_t used = d->staging.at[BTI_DECODE_KIDX] - d->base +
                     (uint64_t)(live->count * shape.steps) * sizeof(int32_t);
     const bt_dev_ops *ops = dev->ops;
-    BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host, used));
+    BT_TRY(ops->upload(dev, NULL, v.buf, v.off, d->host + from, used - from));
     BT_TRY(bti_model_emit_decode(d->program, d->model, &d->places, &d->staging, &shape,
                                  d->cfg.forbid, d->scratch, &p));
     BT_TRY(bti_layout_take(d->program, d->plan));
@@ -277,12 +338,18 @@ bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64
                           bti_hypothesis *best) {
     for (int64_t i = 0; i < n; i++) d->limit[i] = (int32_t)limit_of(d, source[i]->count);
     BT_TRY(bti_beam_start(d->beam, (int32_t)n, d->limit));
-    int64_t source_rows = stage_source(d, source, n), cache_row = 0;
+    bti_decode_shape shape = d->caps;
+    int64_t cache_row = 0;
+    shape.sentences = n;
+    if (d->model->segments > 0)
+        BT_TRY(stage_inputs(d, source, n, &shape));
+    else
+        shape.source_rows = stage_source(d, source, n);
     for (;;) {
         bti_beam_live live = bti_beam_get_live(d->beam);
         if (live.count == 0) break;
         if (d->cfg.stop != NULL && *d->cfg.stop) return bti_fail(BT_ESTOPPED, "stopped on request");
-        BT_TRY(run_step(d, &live, n, source_rows, cache_row));
+        BT_TRY(run_step(d, &live, &shape, cache_row));
         cache_row += live.count;
         BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
     }

@@ -9,6 +9,7 @@
 
 #include "core/decode/beam.h"
 #include "core/model/decode.h"
+#include "core/train/engine.h"
 
 typedef struct bti_decoder_config {
     int32_t beam;
@@ -43,8 +44,9 @@ uint64_t bti_decoder_host_bytes(const bti_decoder *d);
 bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena);
 
 typedef struct bti_source {
-    const int32_t *ids; /* the end symbol last */
-    int64_t count;      /* 1 .. cfg->length */
+    const int32_t *ids;        /* the end symbol last */
+    int64_t count;             /* 1 .. cfg->length; 0 where the encoder reads no text */
+    const bti_sentence *input; /* for a model that reads more than text: the whole example */
 } bti_source;
 
 /* How many sentences from `from` on one batch takes, at least one. */

@@ -20,6 +20,7 @@ typedef struct evaluation {
     char *line[2][BLOCK_LINES]; /* of the source and of the reference */
     bti_ids ids[2][BLOCK_LINES];
     bti_sentence sentence[BLOCK_LINES];
+    int32_t rows[BLOCK_LINES][BTI_MAX_FEATURES];
 } evaluation;
 
 /* Lines of both files up to the block's measure; gives how many, 0 at the end. */
@@ -27,11 +28,12 @@ static bt_status read_block(evaluation *e, bti_reader *const r[2], size_t *count
     size_t used = 0;
     *count = 0;
     while (*count < BLOCK_LINES && used < BLOCK_BYTES) {
-        int ended = 0;
+        int ended = 0, sides = 0;
         for (int side = 0; side < 2; side++) {
-            const char *text;
-            size_t bytes;
-            BT_TRY(bti_reader_next(r[side], &text, &bytes));
+            const char *text = "";
+            size_t bytes = 0;
+            sides += r[side] != NULL;
+            if (r[side] != NULL) BT_TRY(bti_reader_next(r[side], &text, &bytes));
             ended += text == NULL;
             if (text == NULL) continue;
             bti_free(e->line[side][*count]);
@@ -39,7 +41,8 @@ static bt_status read_block(evaluation *e, bti_reader *const r[2], size_t *count
             if (e->line[side][*count] == NULL) return BT_ENOMEM;
             used += bytes;
         }
-        if (ended == 1) return bti_fail(BT_EIO, "the text changed while it was being read");
+        if (ended > 0 && ended < sides)
+            return bti_fail(BT_EIO, "the text changed while it was being read");
         if (ended) break;
         ++*count;
     }
@@ -58,26 +61,32 @@ static bt_status add_losses(evaluation *e, size_t count) {
     int64_t n = 0, cut[2] = {0, 0};
     for (size_t i = 0; i < count; i++) {
         bti_sentence *s = &e->sentence[n];
-        for (int side = 0; side < 2; side++) {
+        const int reads = e->translator->tokenizer[0] != NULL;
+        *s = (bti_sentence){0};
+        BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
+        for (int side = !reads; side < 2; side++) {
             const char *text = e->line[side][i];
             bti_ids *ids = &e->ids[side][i];
             BT_TRY(bti_translator_encode(e->translator, side, text, strlen(text), ids, &cut[side]));
             s->ids[side] = ids->id;
             s->count[side] = ids->count;
         }
-        n += s->count[0] > 0 && s->count[1] > 0;
+        n += (s->count[0] > 0 || !reads) && s->count[1] > 0;
     }
     if (cut[1] > 0) /* of the source, translation tells */
         bti_log(BT_LOG_WARN, "%lld references are longer than data.max_length %lld and are cut",
                 (long long)cut[1], (long long)e->translator->cfg->data.max_length);
-    return bti_losses_run(e->translator->losses, e->sentence, n, &e->sum);
+    return bti_losses_run(e->translator->losses, e->sentence, n, NULL, &e->sum);
 }
 
 static bt_status run(evaluation *e, const char *const path[2]) {
     bti_reader *r[2] = {NULL, NULL};
-    bt_status s = bti_reader_open(path[0], &r[0]);
-    if (s == BT_OK) s = bti_reader_open(path[1], &r[1]);
-    for (int side = 0; s == BT_OK && side < 2; side++) bti_reader_quiet(r[side]);
+    bt_status s = BT_OK;
+    for (int side = 0; s == BT_OK && side < 2; side++) {
+        if (path[side] == NULL) continue;
+        s = bti_reader_open(path[side], &r[side]);
+        if (s == BT_OK) bti_reader_quiet(r[side]);
+    }
     while (s == BT_OK) {
         size_t count;
         s = read_block(e, r, &count);
@@ -107,8 +116,8 @@ static void evaluation_free(evaluation *e) {
 /* What is wrong with the text is told before a model is opened. */
 static bt_status check_text(const char *source, const char *reference) {
     char *path[2] = {(char *)(uintptr_t)source, (char *)(uintptr_t)reference};
-    bti_corpus_config cfg = {.source = {&path[0], 1}, .target = {&path[1], 1}};
-    if (strcmp(source, "-") == 0 || strcmp(reference, "-") == 0)
+    bti_corpus_config cfg = {.source = {&path[0], source != NULL}, .target = {&path[1], 1}};
+    if ((source != NULL && strcmp(source, "-") == 0) || strcmp(reference, "-") == 0)
         return bti_fail(BT_EUSAGE, "evaluation reads its text twice: files, not standard input");
     return bti_corpus_check(&cfg);
 }
@@ -120,9 +129,13 @@ bt_status bt_evaluate(const char *model, const char *source, const char *referen
     if (e == NULL) return BT_ENOMEM;
     bt_status s = bti_scorer_open(&(bt_score_options){.chrf = 1}, &e->scorer);
     if (s == BT_OK) s = bti_translator_open(model, options, 1, &e->translator);
+    if (s == BT_OK && (e->translator->tokenizer[0] != NULL) != (source != NULL))
+        s = bti_fail(BT_EUSAGE, source ? "the model reads no text: there is no source"
+                                       : "the model reads text: give a source");
     if (s == BT_OK) s = run(e, (const char *const[]){source, reference});
     if (s == BT_OK && e->sum.rows == 0)
-        s = bti_fail(BT_EINPUT, "%s and %s hold no pair to evaluate on", source, reference);
+        s = bti_fail(BT_EINPUT, "%s and %s hold no pair to evaluate on",
+                     source ? source : "the features", reference);
     if (s == BT_OK) {
         double rows = (double)e->sum.rows;
         *out = (bt_evaluation){.lines = e->lines,

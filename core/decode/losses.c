@@ -15,13 +15,30 @@ struct bti_losses {
     bti_layout layout;
     bti_program *plan, *program;
     const bti_arena *arena;
-    void *host; /* staging */
-    char *loss; /* 2 a target row, acc type */
+    void *host;    /* staging */
+    char *loss;    /* 2 a target row, acc type */
+    void *outputs; /* of a batch; NULL with a decoder */
     int32_t *sort;
     int64_t (*counts)[2];
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* With segments: rows[0] is what text may have, and becomes what the encoder may. */
+static void cap_segments(const bti_losses *l, int64_t batch, bti_shape *s) {
+    const bti_model *m = l->model;
+    int64_t text = m->vocab[0] > 0 ? s->rows[0] : 0, all = text + batch * m->cfg.learned_rows;
+    if (m->segments == 0) return;
+    for (int32_t f = 0; f < m->cfg.features; f++) {
+        s->feature_longest[f] = m->cfg.feature[f].rows;
+        s->feature[f] = batch * m->cfg.feature[f].rows;
+        all += s->feature[f];
+    }
+    s->rows[0] = m->cfg.fusion == BTI_FUSION_CONCAT ? all : text > 0 ? text : s->feature[0];
+    s->tokens = text > 0 ? min64(s->rows[0], batch * l->cfg.length) : 0;
+    s->distinct[0] = min64(s->tokens, m->vocab[0]);
+    bti_shape_settle(m, s);
+}
 
 static bti_shape caps_for(const bti_losses *l, int64_t batch) {
     int64_t length = l->cfg.length, rows = length + (batch - 1) * min64(length, PLANNED_ROWS);
@@ -31,6 +48,8 @@ static bti_shape caps_for(const bti_losses *l, int64_t batch) {
         s.distinct[i] = min64(rows, l->model->vocab[i]);
         s.longest[i] = length;
     }
+    if (!bti_has_decoder(&l->model->cfg)) s.rows[1] = batch;
+    cap_segments(l, batch, &s);
     return s;
 }
 
@@ -79,6 +98,7 @@ void bti_losses_free(bti_losses *l) {
     bti_program_free(l->plan);
     bti_program_free(l->program);
     bti_free(l->loss);
+    bti_free(l->outputs);
     bti_free(l->sort);
     bti_free(l->counts);
     bti_free(l);
@@ -91,32 +111,45 @@ static size_t acc_size(const bti_losses *l) {
 uint64_t bti_losses_dynamic_bytes(const bti_losses *l) { return l->layout.bytes; }
 uint64_t bti_losses_staging_bytes(const bti_losses *l) { return l->places.staging.bytes; }
 
+static size_t sort_rows(const bti_losses *l) {
+    const int64_t *rows = l->caps.rows;
+    return (size_t)(rows[0] > rows[1] ? rows[0] : rows[1]) + 65537;
+}
+
+static size_t output_values(const bti_losses *l) {
+    return (size_t)(l->caps.rows[1] * l->model->cfg.outputs);
+}
+
 uint64_t bti_losses_host_bytes(const bti_losses *l) {
     uint64_t rows = (uint64_t)l->caps.rows[1];
-    return l->places.staging.bytes + rows * 2 * acc_size(l) + (rows + 65537) * sizeof *l->sort +
-           (uint64_t)l->caps.sentences * sizeof *l->counts;
+    return l->places.staging.bytes + rows * 2 * acc_size(l) + sort_rows(l) * sizeof *l->sort +
+           output_values(l) * acc_size(l) + (uint64_t)l->caps.sentences * sizeof *l->counts;
 }
 
 bt_status bti_losses_bind(bti_losses *l, const bti_arena *arena) {
     size_t rows = (size_t)l->caps.rows[1];
     l->arena = arena;
     l->loss = bti_alloc(rows, 2 * acc_size(l));
-    l->sort = bti_alloc(rows + 65537, sizeof *l->sort);
+    l->sort = bti_alloc(sort_rows(l), sizeof *l->sort);
+    l->outputs = bti_alloc(output_values(l), acc_size(l));
     l->counts = bti_alloc((size_t)l->caps.sentences, sizeof *l->counts);
-    if (l->loss == NULL || l->sort == NULL || l->counts == NULL) return BT_ENOMEM;
+    if (l->loss == NULL || l->outputs == NULL || l->sort == NULL || l->counts == NULL)
+        return BT_ENOMEM;
     BT_TRY(arena->dev->ops->host_alloc(arena->dev, l->places.staging.bytes, &l->host));
     BT_TRY(bti_program_new("losses", l->plan->planning, &l->plan->info, &l->program));
     return bti_program_reserve(l->program, l->plan);
 }
 
-static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t n,
+static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
                            bti_loss_sum *sum) {
+    int64_t values = n * l->model->cfg.outputs;
     bt_dev *dev = l->arena->dev;
     bt_dtype acc = bti_dtype_acc(l->model->params.dtype);
     bti_program *p = l->program;
     bti_train_program program;
     bti_shape shape;
-    bti_stage(&l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort, &shape);
+    BT_TRY(bti_stage(l->model, &l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort,
+                     &shape));
     bt_view v = bti_arena_at(l->arena, BTI_REGION_STAGING, 0);
     BT_TRY(dev->ops->upload(dev, NULL, v.buf, v.off, l->host, l->places.staging.bytes));
     BT_TRY(emit(l, p, &shape, &program));
@@ -125,28 +158,41 @@ static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t 
     v = bti_arena_view(l->arena, p, bti_all(p, program.loss), 0);
     BT_TRY(dev->ops->download(dev, NULL, l->loss, v.buf, v.off,
                               (uint64_t)shape.rows[1] * 2 * acc_size(l)));
+    if (outputs != NULL) {
+        v = bti_arena_view(l->arena, p, bti_all(p, program.outputs), 0);
+        BT_TRY(dev->ops->download(dev, NULL, l->outputs, v.buf, v.off,
+                                  (uint64_t)values * acc_size(l)));
+    }
     BT_TRY(dev->ops->sync(dev, NULL));
     for (int64_t r = 0; r < shape.rows[1]; r++) {
         sum->loss += bti_load(l->loss, acc, 2 * r);
         sum->nll += bti_load(l->loss, acc, 2 * r + 1);
     }
     sum->rows += shape.rows[1];
+    for (int64_t k = 0; outputs != NULL && k < values; k++)
+        outputs[k] = (float)bti_load(l->outputs, acc, k);
     return BT_OK;
 }
 
-bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n,
+/* Rows of a sentence; BT_EINTERNAL when it is longer than was planned. */
+static bt_status count_rows(const bti_losses *l, const bti_sentence *s, int64_t count[2]) {
+    for (int side = 0; side < 2; side++)
+        if (s->count[side] > l->cfg.length)
+            return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
+                            (long long)s->count[side], (long long)l->cfg.length);
+    count[0] = bti_encoder_rows(l->model, s);
+    count[1] = s->count[1];
+    return BT_OK;
+}
+
+bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
                          bti_loss_sum *sum) {
     for (int64_t at = 0, take; at < n; at += take) {
         int64_t block = min64(n - at, l->caps.sentences);
-        for (int64_t i = 0; i < block; i++)
-            for (int side = 0; side < 2; side++) {
-                l->counts[i][side] = sentence[at + i].count[side];
-                if (l->counts[i][side] > l->cfg.length)
-                    return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
-                                    (long long)l->counts[i][side], (long long)l->cfg.length);
-            }
+        for (int64_t i = 0; i < block; i++) BT_TRY(count_rows(l, &sentence[at + i], l->counts[i]));
         take = bti_split_next(&l->caps, (const int64_t(*)[2])l->counts, 0, block);
-        BT_TRY(run_batch(l, sentence + at, take, sum));
+        float *to = outputs ? outputs + at * l->model->cfg.outputs : NULL;
+        BT_TRY(run_batch(l, sentence + at, take, to, sum));
     }
     return BT_OK;
 }

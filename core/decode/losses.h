@@ -26,7 +26,9 @@ uint64_t bti_losses_host_bytes(const bti_losses *l);
 
 /* Takes host memory; afterwards runs allocate nothing. */
 bt_status bti_losses_bind(bti_losses *l, const bti_arena *arena);
-/* Adds the losses of any number of sentences to *sum, in their order. */
-bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n, bti_loss_sum *sum);
+/* Adds the losses of any number of sentences to *sum, in their order. `outputs` (may be NULL):
+ * n x model.outputs of a head without a decoder. */
+bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
+                         bti_loss_sum *sum);
 
 #endif

@@ -6,6 +6,7 @@
 #include "core/decode/translator.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/corpus.h"
+#include "core/model/head.h"
 #include "core/train/checkpoint.h"
 #include "core/train/session.h"
 
@@ -84,13 +86,15 @@ static bt_status plan_batch(bt_translator *t, int64_t batch) {
     uint64_t region[BTI_REGION_COUNT] = {0};
     bti_decoder_free(t->decoder);
     t->decoder = NULL;
-    BT_TRY(bti_decoder_new(t->model, t->dev->driver->planning, info, &t->places, 0, &t->decoding,
-                           batch, &t->decoder));
+    if (bti_has_decoder(&t->shape)) {
+        BT_TRY(bti_decoder_new(t->model, t->dev->driver->planning, info, &t->places, 0,
+                               &t->decoding, batch, &t->decoder));
+        region[BTI_REGION_STAGING] = bti_decoder_staging_bytes(t->decoder);
+        region[BTI_REGION_DYNAMIC] = bti_decoder_dynamic_bytes(t->decoder);
+    }
     region[BTI_REGION_WEIGHTS] = t->model->params.bytes;
     region[BTI_REGION_CONSTANT] =
         (uint64_t)(t->places.position_rows * t->model->cfg.d_model) * sizeof(float);
-    region[BTI_REGION_STAGING] = bti_decoder_staging_bytes(t->decoder);
-    region[BTI_REGION_DYNAMIC] = bti_decoder_dynamic_bytes(t->decoder);
     BT_TRY(plan_losses(t, batch, region));
     bti_arena_plan(&t->arena, region, info);
     return BT_OK;
@@ -109,7 +113,8 @@ static bt_status plan(bt_translator *t) {
     int64_t batch = t->options.batch ? t->options.batch : DEFAULT_BATCH;
     for (;; batch /= 2) {
         BT_TRY(plan_batch(t, batch));
-        need = t->arena.total + memory.runtime + bti_decoder_host_bytes(t->decoder);
+        need = t->arena.total + memory.runtime;
+        if (t->decoder != NULL) need += bti_decoder_host_bytes(t->decoder);
         if (t->losses != NULL) need += bti_losses_host_bytes(t->losses);
         if (need <= memory.limit) return BT_OK;
         if (batch == 1) break;
@@ -150,13 +155,118 @@ static bt_status load(bt_translator *t, const bti_checkpoint *c) {
     return status;
 }
 
-static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
-    BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &t->cfg));
-    BT_TRY(open_tokenizer(c, t->cfg, 0, &t->tokenizer[0]));
-    if (t->cfg->shared)
-        t->tokenizer[1] = t->tokenizer[0];
-    else
-        BT_TRY(open_tokenizer(c, t->cfg, 1, &t->tokenizer[1]));
+/* ---- features ------------------------------------------------------------------------------ */
+
+/* The file of a feature among "NAME=FILE" options; NULL: none is given. */
+static const char *feature_file(const bt_translator *t, const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < t->options.feature_count; i++)
+        if (strncmp(t->options.features[i], name, n) == 0 && t->options.features[i][n] == '=')
+            return t->options.features[i] + n + 1;
+    return NULL;
+}
+
+/* Every option must name a feature of the model. */
+static bt_status check_names(const bt_translator *t) {
+    for (size_t i = 0; i < t->options.feature_count; i++) {
+        const char *option = t->options.features[i];
+        int known = 0;
+        for (int32_t f = 0; f < t->shape.features; f++) {
+            size_t n = strlen(t->shape.feature[f].name);
+            known |= strncmp(option, t->shape.feature[f].name, n) == 0 && option[n] == '=';
+        }
+        if (!known)
+            return bti_fail(BT_EUSAGE, "features: \"%s\": the model has no such feature%s%s",
+                            option, t->shape.features ? ", but " : "",
+                            t->shape.features ? t->shape.feature[0].name : "");
+    }
+    return BT_OK;
+}
+
+/* Rows of a parameter of the checkpoint, 0 when it has none; *cols its columns. */
+static int64_t rows_in(const bti_checkpoint *c, const char *name, int64_t *cols) {
+    const void *data;
+    const bti_st_tensor *s = bti_st_find(c->file, name, &data);
+    *cols = s && s->dims == 2 ? s->shape[1] : 0;
+    return s ? s->shape[0] : 0;
+}
+
+static bt_status open_feature(bt_translator *t, const bti_checkpoint *c, int32_t f) {
+    bti_feature_config *m = &t->shape.feature[f];
+    const char *file = feature_file(t, m->name);
+    char name[96];
+    int64_t cols;
+    if (file == NULL)
+        return bti_fail(BT_EUSAGE, "the model reads the feature %s: give its file, %s=FILE",
+                        m->name, m->name);
+    snprintf(name, sizeof name, "features.%.32s.projection.weight", m->name);
+    rows_in(c, name, &m->width);
+    bti_features_spec spec = {.name = m->name,
+                              .files = &file,
+                              .file_count = 1,
+                              .width = m->width,
+                              .where = "features",
+                              .stop = t->options.stop};
+    BT_TRY(bti_features_open(&spec, &t->feature[f]));
+    int64_t most = bti_features_get_stats(t->feature[f])->most_rows;
+    snprintf(name, sizeof name, "features.%.32s.positions.weight", m->name);
+    int64_t placed = rows_in(c, name, &cols);
+    if (placed > 0 && most > placed)
+        return bti_fail(BT_EINPUT, "feature %s: %s has %lld rows, the model has positions for %lld",
+                        m->name, file, (long long)most, (long long)placed);
+    if (placed > 0 || most > m->rows) m->rows = placed > 0 ? placed : most;
+    return BT_OK;
+}
+
+static bt_status read_feature(void *user, int32_t feature, int64_t example, float *out) {
+    const bt_translator *t = user;
+    return bti_features_read(t->feature[feature], example, out);
+}
+
+static bt_status open_shape(bt_translator *t, const bti_checkpoint *c) {
+    int64_t cols;
+    t->shape = t->cfg->model;
+    t->dense = (bti_dense){t, read_feature, NULL};
+    if (!bti_has_decoder(&t->shape)) t->shape.outputs = rows_in(c, "head.weight", &cols);
+    BT_TRY(check_names(t));
+    for (int32_t f = 0; f < t->shape.features; f++) BT_TRY(open_feature(t, c, f));
+    return BT_OK;
+}
+
+bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
+                                  bti_sentence *s) {
+    s->dense = &t->dense;
+    s->example = example;
+    s->rows = rows;
+    for (int32_t f = 0; f < t->shape.features; f++) {
+        int64_t count = bti_features_count(t->feature[f]);
+        if (example >= count)
+            return bti_fail(BT_EINPUT, "feature %s has %lld examples: none for line %lld",
+                            t->shape.feature[f].name, (long long)count, (long long)example + 1);
+        rows[f] = (int32_t)bti_features_rows(t->feature[f], example);
+    }
+    return BT_OK;
+}
+
+size_t bt_translator_examples(const bt_translator *t) {
+    return t->tokenizer[0] == NULL && t->shape.features > 0
+               ? (size_t)bti_features_count(t->feature[0])
+               : 0;
+}
+
+/* ---- the model ----------------------------------------------------------------------------- */
+
+static bt_status open_tokenizers(bt_translator *t, const bti_checkpoint *c) {
+    int both = c->info.vocab[0] > 0 && c->info.vocab[1] > 0;
+    for (int side = 0; side < 2; side++) {
+        if (c->info.vocab[side] == 0 || (side == 1 && both && t->cfg->shared)) continue;
+        BT_TRY(open_tokenizer(c, t->cfg, side, &t->tokenizer[side]));
+    }
+    if (both && t->cfg->shared) t->tokenizer[1] = t->tokenizer[0];
+    return BT_OK;
+}
+
+static void set_decoding(bt_translator *t) {
     bti_special_ids s = bti_tokenizer_specials(t->tokenizer[1]);
     t->decoding = (bti_decoder_config){.beam = t->options.beam,
                                        .nbest = t->options.nbest,
@@ -165,12 +275,22 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
                                        .length = t->cfg->data.max_length,
                                        .stop = t->options.stop};
     bti_decoder_specials(&t->decoding, s.start, s.end, s.unk, s.pad);
-    BT_TRY(bti_model_new(&t->cfg->model, c->info.vocab[0], c->info.vocab[1], BT_F32, &t->model));
+}
+
+static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
+    BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &t->cfg));
+    if (!bti_has_decoder(&t->cfg->model) && !t->with_losses)
+        return bti_fail(BT_EUSAGE, "%s writes no text: its head is %s; bantam predict asks it",
+                        c->path, bti_head_of(&t->cfg->model)->name);
+    BT_TRY(open_tokenizers(t, c));
+    if (bti_has_decoder(&t->cfg->model)) set_decoding(t);
+    BT_TRY(open_shape(t, c));
+    BT_TRY(bti_model_new(&t->shape, c->info.vocab[0], c->info.vocab[1], BT_F32, &t->model));
     BT_TRY(bti_checkpoint_match(c, t->model));
     BT_TRY(bti_device_choose(t->options.device, t->options.threads, &t->dev));
     BT_TRY(plan(t));
     BT_TRY(bti_arena_take(&t->arena, t->dev));
-    BT_TRY(bti_decoder_bind(t->decoder, &t->arena));
+    if (t->decoder != NULL) BT_TRY(bti_decoder_bind(t->decoder, &t->arena));
     if (t->losses != NULL) BT_TRY(bti_losses_bind(t->losses, &t->arena));
     return load(t, c);
 }
@@ -213,6 +333,7 @@ void bt_translator_free(bt_translator *t) {
     if (t->dev != NULL) bti_arena_release(&t->arena);
     bti_model_free(t->model);
     bti_device_close(t->dev);
+    for (int f = 0; f < BTI_MAX_FEATURES; f++) bti_features_close(t->feature[f]);
     if (t->tokenizer[1] != t->tokenizer[0]) bti_tokenizer_free(t->tokenizer[1]);
     bti_tokenizer_free(t->tokenizer[0]);
     bti_run_config_free(t->cfg);
@@ -228,8 +349,10 @@ typedef struct translation {
 
 /* One line of a call. */
 typedef struct line {
-    bti_source source; /* of ids; none for a blank line */
-    bti_ids ids;       /* with the end symbol */
+    bti_source source;  /* of ids; none for a blank line */
+    bti_ids ids;        /* with the end symbol */
+    bti_sentence input; /* with features: the whole example, and rows of each */
+    int32_t rows[BTI_MAX_FEATURES];
     size_t index;      /* in the call */
     translation *best; /* once done, best first */
     int32_t count;     /* of them; 0: not done */
@@ -299,6 +422,7 @@ bt_status bti_translator_encode(const bt_translator *t, int side, const char *te
 
 static bt_status encode_line(bt_translator *t, const char *text, line *l, int64_t *repaired,
                              int64_t *cut) {
+    if (t->tokenizer[0] == NULL) return BT_OK;
     size_t bytes = strlen(text);
     char *fixed;
     BT_TRY(repair(text, bytes, &fixed, &bytes));
@@ -371,8 +495,15 @@ static bt_status translate_all(bt_translator *t, call *c, bt_sink_fn sink, void 
     for (size_t i = 0; i < c->count; i++) {
         line *l = &c->lines[i];
         l->index = i;
-        l->source = (bti_source){l->ids.id, l->ids.count};
-        if (l->ids.count > 0)
+        l->source = (bti_source){.ids = l->ids.id, .count = l->ids.count};
+        int there = l->ids.count > 0 || t->tokenizer[0] == NULL;
+        if (there && t->model->segments > 0) {
+            l->input.ids[0] = l->ids.id;
+            l->input.count[0] = l->ids.count;
+            l->source.input = &l->input;
+            BT_TRY(bti_translator_features(t, t->example + (int64_t)i, l->rows, &l->input));
+        }
+        if (there)
             c->sorted[c->n++] = l;
         else
             BT_TRY(translate_nothing(l));
@@ -407,6 +538,7 @@ bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, 
         bti_log(BT_LOG_WARN, "%lld lines are longer than data.max_length %lld and are cut",
                 (long long)cut, (long long)t->cfg->data.max_length);
     if (status == BT_OK) status = translate_all(t, &c, sink, user);
+    t->example += (int64_t)count;
     for (size_t i = 0; c.lines != NULL && i < count; i++) line_free(&c.lines[i]);
     bti_free(c.source);
     bti_free(c.sorted);

@@ -4,6 +4,7 @@
 
 #include "core/decode/decoder.h"
 #include "core/decode/losses.h"
+#include "core/data/features.h"
 
 struct bt_translator {
     bt_translate_options options;
@@ -18,12 +19,21 @@ struct bt_translator {
     int64_t source_tokens, source_unknown; /* of all calls, end symbols not counted */
     int said_unknown;
     int with_losses;
-    bti_losses *losses; /* NULL when not asked for */
+    bti_losses *losses;     /* NULL when not asked for */
+    bti_model_config shape; /* the run file's, with what the checkpoint and the features say */
+    bti_features *feature[BTI_MAX_FEATURES];
+    bti_dense dense;
+    int64_t example; /* of the next line */
 };
 
-/* bt_translator_open, with what losses of references need. */
+/* bt_translator_open, with what losses of references need. A model that has no decoder is opened
+ * only with losses. */
 bt_status bti_translator_open(const char *model, const bt_translate_options *options,
                               int with_losses, bt_translator **out);
+/* Gives a sentence the features of an example; BT_EINPUT where there are fewer. `rows` holds
+ * BTI_MAX_FEATURES numbers and stays. */
+bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
+                                  bti_sentence *s);
 /* Ids of a line (UTF-8) of a side with the end symbol, cut to data.max_length; none for a line that
  * is blank or nothing to the tokeniser. *cut counts those that are cut. */
 bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,

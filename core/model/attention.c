@@ -1,4 +1,5 @@
-/* Attention blocks, over the sequence itself or over the encoder's output.
+/* Attention blocks, over the sequence itself or over another: the encoder's output, or in an
+ * encoder layer the features.
  *
  * The joint projection in_proj (3d x d, as torch has it) gives q, k and v in the columns of one
  * tensor; over the encoder its first d rows make q and the others k and v. Softmax does not see a
@@ -17,12 +18,14 @@ static bt_op_params attn_params(const bti_build *b, const bti_layer *l, const bt
 }
 
 static int table_of(const bti_layer *l, const bti_block *k) {
-    if (k->kind == BTI_BLOCK_CROSS) return BTI_TABLE_SEQ_CROSS;
+    if (k->kind == BTI_BLOCK_CROSS) return l->decoder ? BTI_TABLE_SEQ_CROSS : BTI_TABLE_SEQ_FUSION;
     return l->decoder ? BTI_TABLE_SEQ_DECODER : BTI_TABLE_SEQ_ENCODER;
 }
 
 static double pairs_of(const bti_build *b, const bti_layer *l, const bti_block *k) {
-    return b->step->shape.pairs[k->kind == BTI_BLOCK_CROSS ? 2 : l->decoder];
+    const double *pairs = b->step->shape.pairs;
+    if (k->kind == BTI_BLOCK_CROSS) return pairs[l->decoder ? BTI_PAIRS_CROSS : BTI_PAIRS_FUSION];
+    return pairs[l->decoder ? BTI_PAIRS_DECODER : BTI_PAIRS_ENCODER];
 }
 
 /* x w^T + bias: a projection and its bias, which the planner may put in place. */
@@ -40,7 +43,7 @@ static bti_tid projection(bti_build *b, bti_tid x, bti_ref w, bti_ref bias, cons
 
 bti_tid bti_cross_kv(bti_build *b, const bti_layer *l, const bti_block *k) {
     int64_t d = b->m->cfg.d_model;
-    return projection(b, b->memory, bti_rows(bti_weight(b, k->in.w), d, 2 * d),
+    return projection(b, b->memory[l->decoder], bti_rows(bti_weight(b, k->in.w), d, 2 * d),
                       bti_cols(bti_weight(b, k->in.b), d, 2 * d), "kv", l->index);
 }
 
@@ -84,8 +87,8 @@ bti_tid bti_attention_fwd(bti_build *b, const bti_layer *l, const bti_block *k, 
 
 /* Gradients of the projections from those of q, k and v; the key bias has none. Over the encoder,
  * q comes from x and k and v from its output. */
-static void projection_bwd(bti_build *b, const bti_block *k, bti_saved *s, bti_tid dq, bti_tid dkv,
-                           bti_tid dx, double beta) {
+static void projection_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_saved *s,
+                           bti_tid dq, bti_tid dkv, bti_tid dx, double beta) {
     bti_program *p = b->p;
     int64_t d = b->m->cfg.d_model;
     double gb = bti_grad_beta(b);
@@ -98,11 +101,12 @@ static void projection_bwd(bti_build *b, const bti_block *k, bti_saved *s, bti_t
         bti_linear_dw(b, bti_all(p, dq), bti_all(p, bti_need(p, s->x)), bti_rows(dw, 0, of_x), gb);
     if (dx != 0) bti_linear_dx(b, bti_all(p, dq), bti_rows(w, 0, of_x), bti_all(p, dx), beta);
     if (k->kind == BTI_BLOCK_SELF) return;
-    bti_linear_dw(b, bti_all(p, dkv), bti_all(p, b->memory), bti_rows(dw, d, 2 * d), gb);
-    if (b->dmemory == 0) return;
-    bti_linear_dx(b, bti_all(p, dkv), bti_rows(w, d, 2 * d), bti_all(p, b->dmemory),
-                  b->memory_written ? 1 : 0);
-    b->memory_written = 1;
+    bti_linear_dw(b, bti_all(p, dkv), bti_all(p, b->memory[l->decoder]), bti_rows(dw, d, 2 * d),
+                  gb);
+    if (b->dmemory[l->decoder] == 0) return;
+    bti_linear_dx(b, bti_all(p, dkv), bti_rows(w, d, 2 * d), bti_all(p, b->dmemory[l->decoder]),
+                  b->memory_written[l->decoder] ? 1 : 0);
+    b->memory_written[l->decoder] = 1;
 }
 
 void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid dy,
@@ -110,7 +114,7 @@ void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti
     bti_program *p = b->p;
     int64_t d = b->m->cfg.d_model;
     int inside = dx != 0 || bti_trains(b, k->in.w) || bti_trains(b, k->in.b) ||
-                 (k->kind == BTI_BLOCK_CROSS && b->dmemory != 0);
+                 (k->kind == BTI_BLOCK_CROSS && b->dmemory[l->decoder] != 0);
     if (!inside && !bti_trains(b, k->out.w)) return;
     bti_tid a = bti_need(p, s->a), lse = inside ? bti_need(p, s->lse) : 0;
     bti_tid q = inside ? bti_need(p, s->q) : 0, kv = inside ? bti_need(p, s->kv) : 0;
@@ -135,7 +139,7 @@ void bti_attention_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti
                           [BT_ATTN_BWD_DO] = bti_all(p, da), [BT_ATTN_BWD_DQ] = g.q,
                           [BT_ATTN_BWD_DK] = g.k, [BT_ATTN_BWD_DV] = g.v),
              &params, pairs_of(b, l, k));
-    projection_bwd(b, k, s, dq, dkv, dx, beta);
+    projection_bwd(b, l, k, s, dq, dkv, dx, beta);
 }
 
 /* The rows of this step into the cache: keys and values with their bias. */

@@ -18,19 +18,25 @@ static void gemm(bti_build *b, bti_ref a, int trans_a, bti_ref w, int trans_b, b
              &(bt_op_params){.gemm = {.trans_a = (uint8_t)trans_a,
                                       .trans_b = (uint8_t)trans_b,
                                       .stable_rows = b->stable_rows,
+                                      .tf32 = b->tf32,
+                                      .round = b->round,
                                       .alpha = 1,
                                       .beta = beta}},
              0);
 }
 
 void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y) {
+    bti_linear_add(b, x, w, y, 0);
+}
+
+void bti_linear_add(bti_build *b, bti_ref x, bti_ref w, bti_ref y, double beta) {
     if (b->row_tile == 0) {
-        gemm(b, x, 0, w, 1, y, 0);
+        gemm(b, x, 0, w, 1, y, beta);
         return;
     }
     bti_loop_begin(b->p);
     for (int64_t at = 0; at < x.rows; at += b->row_tile) {
-        gemm(b, bti_rows(x, at, b->row_tile), 0, w, 1, bti_rows(y, at, b->row_tile), 0);
+        gemm(b, bti_rows(x, at, b->row_tile), 0, w, 1, bti_rows(y, at, b->row_tile), beta);
         bti_loop_next(b->p);
     }
     bti_loop_end(b->p);
@@ -73,5 +79,5 @@ void bti_declare_parameters(bti_build *b, const bti_places *places) {
         }
     }
     b->sinusoids = bti_tensor_fixed(p, "positions", BTI_REGION_CONSTANT, places->positions,
-                                    b->dtype, places->position_rows, b->m->cfg.d_model);
+                                    t->dtype, places->position_rows, b->m->cfg.d_model);
 }

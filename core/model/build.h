@@ -2,20 +2,33 @@
 #ifndef BANTAM_MODEL_BUILD_H
 #define BANTAM_MODEL_BUILD_H
 
-#include "core/model/model.h"
+#include "core/model/head.h"
+
+/* What a segment leaves for backward. */
+typedef struct bti_fused {
+    bti_tid raw, stats; /* before its norm */
+    bti_tid x, g, z;    /* gate: what was there, what comes, their gate before its bias */
+} bti_fused;
 
 typedef struct bti_build {
     bti_program *p;
     const bti_step *step;
     const bti_model *m;
-    bt_dtype dtype, acc;
+    bt_dtype dtype, acc; /* of activations and their gradients; of all else: parameters, logits */
+    bt_dtype round;      /* of products, see bt_gemm_params: the half type of `dtype`, or BT_F32 */
+    uint8_t tf32;
     bti_tid weight0, grad0; /* tensor of parameter i is weight0 + i, grad0 + i */
     bti_tid table[2][BTI_TABLE_COUNT];
-    bti_tid sinusoids;
-    bti_tid memory, dmemory; /* encoder output and its gradient, 0: nothing below learns */
-    int memory_written;      /* dmemory has a first writer */
-    uint8_t stable_rows;     /* products y = x w^T keep rows apart, see decode.h */
-    int64_t row_tile;        /* > 0: they run in tiles of this many rows */
+    bti_tid segment[BTI_MAX_SEGMENTS][BTI_SEGMENT_TABLES], join[BTI_JOIN_TABLES], targets;
+    bti_fused fused[BTI_MAX_SEGMENTS];
+    bti_tid sinusoids, scalars; /* scalars: the update's scalar block; 0: none */
+    /* What cross attention reads and its gradient: [0] in the encoder, joined features, [1] in the
+     * decoder, the encoder's output. dmemory 0: nothing below learns. */
+    bti_tid memory[2], dmemory[2];
+    int memory_written[2]; /* dmemory has a first writer */
+    bti_tid pooled_lse, pooled_query, pooled;
+    uint8_t stable_rows;                   /* products y = x w^T keep rows apart, see decode.h */
+    int64_t row_tile;                      /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
     uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
 } bti_build;
@@ -59,8 +72,9 @@ typedef struct bti_decode_state {
     int64_t cache_row; /* where the rows of this step go */
 } bti_decode_state;
 
-/* y = x w^T into given rows. */
+/* y = x w^T into given rows; y = beta y + x w^T. */
 void bti_linear_into(bti_build *b, bti_ref x, bti_ref w, bti_ref y);
+void bti_linear_add(bti_build *b, bti_ref x, bti_ref w, bti_ref y, double beta);
 /* Sets m->lowest from what is frozen. */
 void bti_model_find_lowest(bti_model *m);
 /* Declares weights, gradients and the table of sinusoids: fixed places, first and always alike. */
@@ -77,7 +91,7 @@ void bti_linear_dw(bti_build *b, bti_ref dy, bti_ref x, bti_ref dw, double beta)
 void bti_linear_dx(bti_build *b, bti_ref dy, bti_ref w, bti_ref dx, double beta);
 /* db = beta db + column sums of dy; nothing when db is absent. */
 void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta);
-/* A new activation tensor of the model's type (gradients: BTI_CLASS_NONE). */
+/* A new activation tensor of the build's type (gradients: BTI_CLASS_NONE). */
 bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
                            int64_t rows, int64_t cols);
 
@@ -111,7 +125,25 @@ bti_ref bti_position_table(const bti_build *b, int side);
 bti_tid bti_embedding_fwd(bti_build *b, int side);
 void bti_embedding_bwd(bti_build *b, int side, bti_tid dy);
 
+/* Declares all that a micro-batch reads. */
+void bti_declare_tables(bti_build *b, const bti_staging *staging);
+/* The encoder's part of it. */
+void bti_declare_source(bti_build *b, const bti_staging *staging);
+/* What the encoder's first layer reads; sets memory[0] where its layers attend to features. */
+bti_tid bti_encoder_input(bti_build *b);
+/* dy: gradient of that. */
+void bti_encoder_input_bwd(bti_build *b, bti_tid dy);
+/* A gradient of a looked-up table: row id is the sum over the rows that `order` and `segs` say. */
+void bti_rows_bwd(bti_build *b, bti_ref dy, bti_ref rowpos, bti_tid order, bti_tid segs,
+                  bti_ref dtable, const bt_op_params *params);
+
+/* A row for each example out of the encoder's, and its gradient into dmemory[1]. */
+bti_tid bti_pool_fwd(bti_build *b);
+void bti_pool_bwd(bti_build *b, bti_tid dpooled);
+
 /* Output layer and loss in chunks; with training dhidden is set where the decoder learns. */
 void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden);
+/* All outputs, rows x outputs, for heads without a decoder. */
+bti_tid bti_outputs(bti_build *b, bti_tid hidden);
 
 #endif

@@ -41,11 +41,34 @@ static void table_size(const bti_decode_shape *s, int table, int64_t *rows, int6
     }
 }
 
-void bti_decode_staging_plan(const bti_decode_shape *caps, uint64_t alignment,
+bti_shape bti_decode_source_shape(const bti_model *m, const bti_decode_shape *s) {
+    bti_shape shape = {.sentences = s->sentences,
+                       .rows = {s->source_rows, 0},
+                       .distinct = {s->source_tokens, 0},
+                       .longest = {s->source_tokens, 0},
+                       .tokens = s->source_tokens};
+    for (int i = 0; i < BTI_MAX_FEATURES; i++)
+        shape.feature[i] = shape.feature_longest[i] = s->feature[i];
+    bti_shape_settle(m, &shape);
+    return shape;
+}
+
+/* The encoder's tables are a micro-batch's where it reads more than text. */
+static int is_here(const bti_model *m, int t) {
+    return m->segments == 0 || t > BTI_DECODE_SEQ_ENCODER;
+}
+
+void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, uint64_t alignment,
                              bti_decode_staging *out) {
-    out->bytes = 0;
+    memset(out, 0, sizeof *out);
+    if (m->segments > 0) {
+        bti_shape shape = bti_decode_source_shape(m, caps);
+        bti_staging_plan(m, &shape, alignment, &out->source);
+        out->bytes = out->source.bytes;
+    }
     for (int t = 0; t < BTI_DECODE_TABLES; t++) {
         int64_t rows, cols;
+        if (!is_here(m, t)) continue;
         table_size(caps, t, &rows, &cols);
         out->at[t] = out->bytes;
         out->bytes += (uint64_t)(rows * cols) * sizeof(int32_t);
@@ -80,11 +103,15 @@ static bti_tid embed(decoding *d, int side, bti_tid ids, bti_tid rowpos) {
 static void encode(decoding *d) {
     bti_build *b = &d->b;
     bti_tid x, stats;
-    b->table[0][BTI_TABLE_ROWPOS] = d->table[BTI_DECODE_SOURCE_ROWPOS];
-    b->table[0][BTI_TABLE_SEQ_ENCODER] = d->table[BTI_DECODE_SEQ_ENCODER];
-    b->memory = bti_stack_fwd(
-        b, 0, embed(d, 0, d->table[BTI_DECODE_SOURCE_IDS], d->table[BTI_DECODE_SOURCE_ROWPOS]), &x,
-        &stats);
+    bti_tid input;
+    if (b->m->segments > 0) {
+        input = bti_encoder_input(b);
+    } else {
+        b->table[0][BTI_TABLE_ROWPOS] = d->table[BTI_DECODE_SOURCE_ROWPOS];
+        b->table[0][BTI_TABLE_SEQ_ENCODER] = d->table[BTI_DECODE_SEQ_ENCODER];
+        input = embed(d, 0, d->table[BTI_DECODE_SOURCE_IDS], d->table[BTI_DECODE_SOURCE_ROWPOS]);
+    }
+    b->memory[1] = bti_stack_fwd(b, 0, input, &x, &stats);
     for (int32_t i = 0; i < (int32_t)b->m->cfg.decoder_layers; i++) {
         const bti_layer *l = &b->m->layer[b->m->cfg.encoder_layers + i];
         d->cross[i] = bti_cross_kv(b, l, &l->block[1]);
@@ -152,7 +179,10 @@ bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_pl
                                 const bti_decode_staging *staging, const bti_decode_shape *shape,
                                 const int32_t forbid[BT_TOPK_FORBID], bti_tid *scratch,
                                 bti_decode_program *out) {
-    const bti_step eval = {.model = m, .places = places};
+    const bti_step eval = {
+        .model = m, .places = places, .shape = bti_decode_source_shape(m, shape)};
+    /* In the parameters' type whatever training computed in: a translation of a checkpoint does not
+     * depend on how its run, or the one that goes on from it, was computed. */
     decoding d = {.b = {.p = p,
                         .step = &eval,
                         .m = m,
@@ -167,11 +197,13 @@ bt_status bti_model_emit_decode(bti_program *p, const bti_model *m, const bti_pl
     bti_declare_parameters(&d.b, places);
     for (int t = 0; t < BTI_DECODE_TABLES; t++) {
         int64_t rows, cols;
+        if (!is_here(m, t)) continue;
         table_size(shape, t, &rows, &cols);
         d.table[t] =
             bti_tensor_fixed(p, "table", BTI_REGION_STAGING, staging->at[t], BT_I32, rows, cols);
     }
     memset(m->saved, 0, (size_t)m->layers * sizeof *m->saved);
+    if (m->segments > 0) bti_declare_source(&d.b, &staging->source);
     encode(&d);
     out->encode_ops = p->ops;
     step(&d, forbid, out);

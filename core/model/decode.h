@@ -33,6 +33,7 @@ typedef enum bti_decode_table {
 /* A batch and a step of it, or caps. Rows are multiples of the device's row tile. */
 typedef struct bti_decode_shape {
     int64_t sentences, source_rows;
+    int64_t source_tokens, feature[BTI_MAX_FEATURES]; /* with segments, as in bti_shape */
     int64_t hypotheses, hypothesis_rows;
     int64_t live_sentences; /* that have hypotheses in this step */
     int64_t steps;          /* columns of kidx: steps up to this one */
@@ -44,10 +45,14 @@ typedef struct bti_decode_shape {
 
 typedef struct bti_decode_staging {
     uint64_t at[BTI_DECODE_TABLES];
+    bti_staging
+        source; /* with segments: the encoder's tables, in the place of SOURCE_ and ENCODER */
     uint64_t bytes;
 } bti_decode_staging;
-void bti_decode_staging_plan(const bti_decode_shape *caps, uint64_t alignment,
+void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, uint64_t alignment,
                              bti_decode_staging *out);
+/* What the encoder sees of a decoding shape. */
+bti_shape bti_decode_source_shape(const bti_model *m, const bti_decode_shape *s);
 
 typedef struct bti_decode_program {
     int32_t encode_ops;

@@ -88,14 +88,26 @@ static int block_trains(const bti_model *m, const bti_block *k) {
     return pair_trains(m, &k->in) || pair_trains(m, &k->out) || pair_trains(m, &k->norm);
 }
 
+static int segments_train(const bti_model *m) {
+    if (trains(m, m->types)) return 1;
+    for (int32_t i = 0; i < m->segments; i++) {
+        const bti_segment *s = &m->segment[i];
+        if (trains(m, s->table) || trains(m, s->positions) || pair_trains(m, &s->projection) ||
+            pair_trains(m, &s->norm) || pair_trains(m, &s->gate))
+            return 1;
+    }
+    return 0;
+}
+
 static int32_t lowest_of(const bti_model *m, int side) {
     int32_t encoder = (int32_t)m->cfg.encoder_layers, first = side ? encoder : 0;
     int32_t end = side ? m->layers : encoder;
     if (trains(m, m->embed[side]) || trains(m, m->positions[side])) return 0;
+    if (side == 0 && segments_train(m)) return 0;
     for (int32_t i = first; i < end; i++)
         for (int j = 0; j < m->layer[i].blocks; j++) {
             const bti_block *k = &m->layer[i].block[j];
-            int to_encoder = k->kind == BTI_BLOCK_CROSS && bti_model_learns(m, 0);
+            int to_encoder = side == 1 && k->kind == BTI_BLOCK_CROSS && bti_model_learns(m, 0);
             if (block_trains(m, k) || to_encoder) return bti_unit(m, &m->layer[i], j);
         }
     int norm = m->cfg.final_norm && pair_trains(m, &m->final_norm[side]);

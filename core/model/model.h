@@ -1,6 +1,7 @@
 /* The encoder-decoder Transformer as torch.nn.Transformer computes it ("Attention is all you need",
- * Vaswani et al. 2017), emitted as programs. Model code knows nothing of memory: it names tensors
- * and their classes, and in backward asks bti_need for them. */
+ * Vaswani et al. 2017), and its encoder alone under other heads, emitted as programs. The encoder
+ * reads text, dense features, or both (fusion.c). Model code knows nothing of memory: it names
+ * tensors and their classes, and in backward asks bti_need for them. */
 #ifndef BANTAM_MODEL_MODEL_H
 #define BANTAM_MODEL_MODEL_H
 
@@ -30,13 +31,46 @@ typedef struct bti_layer {
     bti_block block[BTI_MAX_BLOCKS];
 } bti_layer;
 
+/* A part of what the encoder reads. */
+typedef enum bti_segment_kind {
+    BTI_SEGMENT_LEARNED,
+    BTI_SEGMENT_TOKENS,
+    BTI_SEGMENT_FEATURE
+} bti_segment_kind;
+typedef enum bti_segment_role {
+    BTI_SEGMENT_JOINED, /* a stretch of a sequence: the encoder's, or what cross attention reads */
+    BTI_SEGMENT_MAIN,   /* the encoder's sequence */
+    BTI_SEGMENT_MIXED   /* added to its rows, or mixed into them by a gate */
+} bti_segment_role;
+#define BTI_MAX_SEGMENTS (BTI_MAX_FEATURES + 2)
+
+typedef struct bti_segment {
+    bti_segment_kind kind;
+    bti_segment_role role;
+    int32_t feature; /* its place in the configuration */
+    int32_t table;   /* learned rows, tokens: the rows looked up */
+    bti_pair projection, norm, gate;
+    int has_norm, has_positions;
+    int32_t positions; /* learned table; -1: sinusoids */
+    int64_t longest;   /* rows of an example at most; tokens: data.max_length */
+    int32_t type;      /* its row of `types`; -1: none */
+} bti_segment;
+
 typedef struct bti_model {
     bti_model_config cfg;
-    int64_t vocab[2]; /* source, target */
+    int64_t vocab[2]; /* source, target; 0: no text there */
     bti_params params;
-    int32_t embed[2];     /* tables; equal when all are tied */
+    /* How training computes: the type of activations and of their gradients, that of the parameters
+     * or a half one; and whether fp32 products may have 10 bits of mantissa. */
+    bt_dtype data;
+    int tf32;
+    int32_t embed[2];     /* tables; equal when all are tied; -1: no text there */
     int32_t positions[2]; /* learned tables, never tied; -1: sinusoids */
-    bti_pair generator;   /* w is embed[1] when tied */
+    bti_pair generator;   /* output layer; w is embed[1] when tied */
+    bti_segment segment[BTI_MAX_SEGMENTS];
+    int32_t segments;   /* 0: the encoder reads text alone */
+    int32_t types;      /* a row for each segment of a sequence of several; -1: none */
+    int32_t pool_query; /* -1: none */
     bti_pair final_norm[2];
     bti_layer *layer;
     int32_t layers;
@@ -44,10 +78,15 @@ typedef struct bti_model {
     struct bti_layer_saved *saved; /* scratch of an emission, one a layer */
 } bti_model;
 
-/* dtype: fp32; fp64 for checks on ref. */
+/* dtype: of the parameters, fp32; fp64 for checks on ref. Activations are of the same type unless
+ * bti_model_compute says otherwise. */
 bt_status bti_model_new(const bti_model_config *cfg, int64_t source_vocab, int64_t target_vocab,
                         bt_dtype dtype, bti_model **out);
 void bti_model_free(bti_model *m);
+/* Training in another format, for fp32 parameters: `data` fp32, fp16 or bf16. Parameters, their
+ * gradients and moments, statistics, logits and losses stay fp32; products round their operands to
+ * a half type. */
+void bti_model_compute(bti_model *m, bt_dtype data, int tf32);
 
 /* The index of a parameter by any of its names: a tied table has those of the tables that it stands
  * for. -1: there is none. */
@@ -70,24 +109,43 @@ static inline int bti_model_learns(const bti_model *m, int side) {
 /* Sides (bit 0 source, bit 1 target) whose table the embedding alone writes a gradient to: that
  * gradient may be compact; none of a frozen one. */
 uint32_t bti_model_may_compact(const bti_model *m);
+/* Columns of the output layer: symbols of the target, or outputs of another head. */
+int64_t bti_model_outputs(const bti_model *m);
 /* Rows of the table of sinusoids for sequences of up to max_length: none where positions are
  * learned. */
 int64_t bti_model_sinusoid_rows(const bti_model *m, int64_t max_length);
-/* That table, rows x d_model of the model's dtype: sin in even, cos in odd columns,
+/* That table, rows x d_model of the parameters' type: sin in even, cos in odd columns,
  * angle = row / 10000^(2 floor(col/2) / d_model). */
 void bti_model_sinusoids(const bti_model *m, int64_t rows, void *out);
 
 /* ---- shapes and staging -----------------------------------------------------------------------
  */
 
-/* Size of a micro-batch, or a cap on it; [0] source, [1] target. */
+enum bti_pairs {
+    BTI_PAIRS_ENCODER,
+    BTI_PAIRS_DECODER,
+    BTI_PAIRS_CROSS,
+    BTI_PAIRS_FUSION,
+    BTI_PAIRS
+};
+
+/* Size of a micro-batch, or a cap on it; [0] encoder, [1] decoder: without one, a row for each
+ * example. */
 typedef struct bti_shape {
     int64_t sentences;
     int64_t rows[2];
     int64_t distinct[2]; /* distinct ids */
-    int64_t longest[2];
-    double pairs[3]; /* visible query-key pairs: encoder, decoder (causal), cross */
+    int64_t longest[2];  /* most tokens of a sentence */
+    /* With segments: source tokens, rows of each feature, and most of them in an example. */
+    int64_t tokens, feature[BTI_MAX_FEATURES], feature_longest[BTI_MAX_FEATURES];
+    double pairs[BTI_PAIRS]; /* visible query-key pairs; the decoder's are causal */
 } bti_shape;
+
+int64_t bti_segment_rows(const bti_model *m, const bti_shape *shape, int32_t segment);
+/* A shape that was reckoned, not counted: the encoder's rows are those of its main segment. */
+void bti_shape_settle(const bti_model *m, bti_shape *shape);
+/* Rows of all joined segments. */
+int64_t bti_joined_rows(const bti_model *m, const bti_shape *shape);
 
 /* Integer tables of a micro-batch: offsets in a staging slot, for a shape's caps. */
 typedef enum bti_table {
@@ -102,15 +160,52 @@ typedef enum bti_table {
     BTI_TABLE_SEQ_ENCODER,              /* sentences x BT_SEQ_COLS */
     BTI_TABLE_SEQ_DECODER,
     BTI_TABLE_SEQ_CROSS,
+    BTI_TABLE_SEQ_FUSION, /* sentences x BT_SEQ_COLS: rows of the encoder over joined features */
+    BTI_TABLE_SEQ_POOL,   /* sentences x BT_SEQ_COLS: a query each over the encoder's rows */
+    BTI_TABLE_POOL_FIRST, /* sentences x 1: the first row of each; and back: */
+    BTI_TABLE_POOL_BACK,  /* encoder rows x 1: the sentence that it is the first row of, else -1 */
+    BTI_TABLE_POOL_QUERY, /* sentences x 2: place, 0 */
+    BTI_TABLE_POOL_ORDER, /* sentences x 1: all of them */
+    BTI_TABLE_POOL_SEGS,  /* 2 x 2 */
     BTI_TABLE_COUNT
 } bti_table;
 
+/* Tables of a segment. */
+typedef enum bti_segment_table {
+    BTI_SEGMENT_IDS,            /* rows x 1; learned rows, tokens */
+    BTI_SEGMENT_ROWPOS,         /* rows x 2: place, position in the segment */
+    BTI_SEGMENT_ORDER,          /* rows x 1: rows by id; learned rows, tokens */
+    BTI_SEGMENT_SEGS,           /* (distinct + 1) x 2 */
+    BTI_SEGMENT_POSITION_ORDER, /* rows x 1: rows by position; learned positions only */
+    BTI_SEGMENT_POSITION_SEGS,  /* (longest + 1) x 2 */
+    BTI_SEGMENT_INDEX,          /* encoder rows x 1: its row for each of them; mixed only */
+    BTI_SEGMENT_INDEX_ORDER,    /* encoder rows x 1: all of them */
+    BTI_SEGMENT_INDEX_SEGS,     /* (rows + 1) x 2 */
+    BTI_SEGMENT_VALUES,         /* rows x width, of the model's type; features only */
+    BTI_SEGMENT_TABLES
+} bti_segment_table;
+/* Where the joined rows go: segments lie one after the other, and examples shall. */
+typedef enum bti_join_table {
+    BTI_JOIN_INDEX,  /* joined rows x 1: the row that stands at each place */
+    BTI_JOIN_ROWPOS, /* joined rows x 2: place, position in the sequence */
+    BTI_JOIN_ORDER,  /* joined rows x 1: and back */
+    BTI_JOIN_SEGS,   /* (joined rows + 1) x 2 */
+    BTI_JOIN_TABLES
+} bti_join_table;
+
 typedef struct bti_staging {
     uint64_t at[2][BTI_TABLE_COUNT]; /* unsided tables use [0] */
-    uint64_t bytes;                  /* of a slot, aligned */
-    int positions;                   /* the tables of positions are there */
+    uint64_t segment[BTI_MAX_SEGMENTS][BTI_SEGMENT_TABLES];
+    uint64_t join[BTI_JOIN_TABLES];
+    uint64_t targets; /* rows x outputs of the accumulating type; heads of labels and numbers */
+    uint64_t bytes;   /* of a slot, aligned */
+    int positions;    /* the tables of positions are there */
 } bti_staging;
 
+/* Moves all places by so many bytes. */
+void bti_staging_shift(bti_staging *s, uint64_t bytes);
+/* Does a model read this table of a side? */
+int bti_table_exists(const bti_model *m, int side, int table);
 void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,
                       bti_staging *out);
 
@@ -151,8 +246,9 @@ typedef struct bti_step {
 
 typedef struct bti_train_program {
     bti_program *p;
-    bti_tid loss;   /* target rows x 2, pinned */
-    bti_tid hidden; /* decoder output, rows x d */
+    bti_tid loss;    /* target rows x 2, pinned */
+    bti_tid hidden;  /* what the output layer reads, rows x d */
+    bti_tid outputs; /* without training, of heads without a decoder: rows x outputs, pinned */
 } bti_train_program;
 
 /* Emits forward, loss and (training) backward of a micro-batch. */
@@ -165,6 +261,7 @@ typedef struct bti_update_step {
     const bti_places *places;
     uint64_t heap; /* bytes of a heap, 0: one */
     bt_adamw_params adamw;
+    bt_update_scalars_params scaling;
 } bti_update_step;
 bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step);
 

@@ -86,7 +86,7 @@ bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step) {
     bti_emit(p, BT_OP_UPDATE_SCALARS,
              BTI_OPERANDS([BT_UPDATE_SCALARS_PART] = bti_all(p, part), [BT_UPDATE_SCALARS_SCALARS] =
                                                                            scalars),
-             &(bt_op_params){0}, 0);
+             &(bt_op_params){.update_scalars = step->scaling}, 0);
     for (uint64_t at = 0; at < t->dense_bytes; at += (uint64_t)n * bti_dtype_size(t->dtype)) {
         n = piece_of(step, at, t->dense_bytes);
         bti_ref state[4];
@@ -99,6 +99,7 @@ bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step) {
             &(bt_op_params){.adamw = step->adamw}, 0);
     }
     for (int side = 0; side < 2; side++)
-        if (t->param[m->embed[side]].compact) emit_table(p, step, side, scalars);
+        if (m->embed[side] >= 0 && t->param[m->embed[side]].compact)
+            emit_table(p, step, side, scalars);
     return bti_program_end(p);
 }

@@ -156,6 +156,9 @@ double bti_op_elements(const bt_call *call) {
         return p->add_norm.drop.p > 0 ? elements(&call->t[BT_ADD_NORM_FWD_X]) : 0;
     case BT_OP_ADD_NORM_BWD:
         return p->add_norm.drop.p > 0 ? elements(&call->t[BT_ADD_NORM_BWD_DY]) : 0;
+    case BT_OP_GATE_FWD: /* an exponential each */
+    case BT_OP_GATE_BWD:
+        return elements(&call->t[0]);
     case BT_OP_EMBED_FWD:
         return p->embed.drop.p > 0 ? elements(&call->t[BT_EMBED_FWD_Y]) : 0;
     case BT_OP_EMBED_BWD:

@@ -42,7 +42,10 @@ static bt_dtype call_dtype(const bt_call *call, const bt_op_info *op) {
 
 static bt_status check_type(const bt_call *call, int i, bt_operand_type type, bt_dtype data) {
     bt_dtype got = call->t[i].dtype;
-    bt_dtype want = type == BT_TYPE_INT ? BT_I32 : type == BT_TYPE_ACC ? bti_dtype_acc(data) : data;
+    bt_dtype want = type == BT_TYPE_INT    ? BT_I32
+                    : type == BT_TYPE_CODE ? BT_U8
+                    : type == BT_TYPE_ACC  ? bti_dtype_acc(data)
+                                           : data;
     if (type == BT_TYPE_ANY) {
         if ((unsigned)got < BT_DTYPE_COUNT && bti_dtype_is_float(got)) return BT_OK;
         return bad(call, i, "type must be a floating one");
@@ -307,6 +310,18 @@ static bt_status check_cross_entropy(const bt_call *call) {
     return shape(call, BT_CROSS_ENTROPY_LOSS, z->rows, 2);
 }
 
+static bt_status check_value_loss(const bt_call *call) {
+    const bt_value_loss_params *p = &call->p.value_loss;
+    const bt_view *z = &call->t[BT_VALUE_LOSS_Z];
+    if (z->cols < 1) return bad(call, BT_VALUE_LOSS_Z, "has no values");
+    if ((unsigned)p->kind > BT_VALUES_SQUARE)
+        return bad(call, -1, "unknown kind of loss %d", p->kind);
+    BT_TRY(shape(call, BT_VALUE_LOSS_BIAS, 1, z->cols));
+    BT_TRY(shape(call, BT_VALUE_LOSS_TARGET, z->rows, z->cols));
+    BT_TRY(shape(call, BT_VALUE_LOSS_SCALARS, 1, BT_SCALAR_COUNT));
+    return shape(call, BT_VALUE_LOSS_LOSS, z->rows, 2);
+}
+
 static bt_status check_axpby(const bt_call *call) {
     const bt_view *x = &call->t[BT_AXPBY_X];
     return shape(call, BT_AXPBY_Y, x->rows, x->cols);
@@ -316,6 +331,22 @@ static bt_status check_gather(const bt_call *call) {
     const bt_view *y = &call->t[BT_GATHER_Y];
     BT_TRY(shape(call, BT_GATHER_INDEX, y->rows, 1));
     return shape(call, BT_GATHER_X, call->t[BT_GATHER_X].rows, y->cols);
+}
+
+static bt_status check_gate_fwd(const bt_call *call) {
+    const bt_view *a = &call->t[BT_GATE_FWD_A];
+    BT_TRY(shape(call, BT_GATE_FWD_B, a->rows, a->cols));
+    BT_TRY(shape(call, BT_GATE_FWD_Z, a->rows, a->cols));
+    BT_TRY(shape(call, BT_GATE_FWD_BIAS, 1, a->cols));
+    return shape(call, BT_GATE_FWD_Y, a->rows, a->cols);
+}
+
+static bt_status check_gate_bwd(const bt_call *call) {
+    const bt_view *dy = &call->t[BT_GATE_BWD_DY];
+    BT_TRY(shape(call, BT_GATE_BWD_BIAS, 1, dy->cols));
+    for (int i = BT_GATE_BWD_A; i <= BT_GATE_BWD_DZ; i++)
+        if (i != BT_GATE_BWD_BIAS) BT_TRY(shape(call, i, dy->rows, dy->cols));
+    return BT_OK;
 }
 
 static bt_status check_topk(const bt_call *call) {
@@ -348,6 +379,7 @@ static bt_status check_adamw_params(const bt_call *call) {
     if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
         return bad(call, -1, "beta1 %g and beta2 %g must be in [0, 1)", p->beta1, p->beta2);
     if (!(p->eps >= 0)) return bad(call, -1, "eps %g is negative", p->eps);
+    if (p->first_row < 0) return bad(call, -1, "a first row of %lld", (long long)p->first_row);
     return BT_OK;
 }
 
@@ -368,6 +400,24 @@ static bt_status check_adamw_rows(const bt_call *call) {
     BT_TRY(shape(call, BT_ADAMW_ROWS_G, g->rows, w->cols));
     BT_TRY(shape(call, BT_ADAMW_ROWS_M, w->rows, w->cols));
     BT_TRY(shape(call, BT_ADAMW_ROWS_V, w->rows, w->cols));
+    return check_adamw_params(call);
+}
+
+static bt_status check_adamw8(const bt_call *call) {
+    const bt_view *g = &call->t[BT_ADAMW8_G];
+    int64_t n = call->t[BT_ADAMW8_W].cols,
+            blocks = n / BT_ADAMW8_BLOCK + (n % BT_ADAMW8_BLOCK != 0);
+    int compact = bti_view_present(&call->t[BT_ADAMW8_INDEX]);
+    BT_TRY(shape(call, BT_ADAMW8_SCALARS, 1, BT_SCALAR_COUNT));
+    BT_TRY(shape(call, BT_ADAMW8_INDEX, g->rows, 1));
+    BT_TRY(shape(call, BT_ADAMW8_W, 1, n));
+    BT_TRY(shape(call, BT_ADAMW8_M, 1, n));
+    BT_TRY(shape(call, BT_ADAMW8_V, 1, n));
+    BT_TRY(shape(call, BT_ADAMW8_MS, 1, blocks));
+    BT_TRY(shape(call, BT_ADAMW8_VS, 1, blocks));
+    if (!compact) BT_TRY(shape(call, BT_ADAMW8_G, 1, n));
+    if (compact && (g->cols < 1 || n % g->cols != 0))
+        return bad(call, BT_ADAMW8_G, "a table of %lld elements has no rows so wide", (long long)n);
     return check_adamw_params(call);
 }
 

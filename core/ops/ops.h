@@ -14,6 +14,7 @@ typedef enum bt_operand_type {
     BT_TYPE_ANY,
     BT_TYPE_ACC,
     BT_TYPE_INT,
+    BT_TYPE_CODE,
 } bt_operand_type;
 
 typedef struct bt_operand_info {

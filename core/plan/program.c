@@ -146,8 +146,10 @@ bti_ref bti_cols(bti_ref r, int64_t col, int64_t cols) {
 
 int bti_overwrites(const bti_op_record *o, int operand) {
     bt_role role = bti_op_info(o->op)->operand[operand].role;
-    if (role == BT_ROLE_OUT) return 1;
-    return role == BT_ROLE_INOUT && o->op == BT_OP_GEMM && o->p.gemm.beta == 0;
+    if (role != BT_ROLE_INOUT) return role == BT_ROLE_OUT;
+    return (o->op == BT_OP_GEMM && o->p.gemm.beta == 0) ||
+           (o->op == BT_OP_EMBED_BWD && o->p.embed.beta == 0) ||
+           (o->op == BT_OP_AXPBY && o->p.axpby.b == 0);
 }
 
 static bt_view shape_view(const bti_program *p, const bti_ref *r) {

@@ -5,15 +5,18 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
+#include "core/train/precision.h"
 
-/* Changes that free less than this part of the least bytes are not worth telling. */
+/* Changes that free less than this part of the least bytes are not worth telling, unless no more is
+ * missing. */
 #define WORTH(bytes) ((bytes) / 100)
 /* A limit on lengths is cheap when it touches at most one pair of so many. */
 #define FEW 100
 
 /* ---- changes -----------------------------------------------------------------------------------
  * Each alters `w` and says so, or gives 0 where there is nothing to change. In order of what they
- * cost: time; a few long lines; parameters that many models share anyway; then the model itself. */
+ * cost: time; a few long lines; digits; parameters that many models share anyway; then the model
+ * itself. */
 
 typedef int (*change_fn)(const bti_session *s, bti_what_if *w, bti_advice *a);
 
@@ -23,6 +26,21 @@ static int recompute(const bti_session *s, bti_what_if *w, bti_advice *a) {
     w->recompute = BTI_RECOMPUTE_AUTO;
     snprintf(a->change, sizeof a->change, "memory.recompute: auto");
     return 1;
+}
+
+/* Half activations; bf16 before fp16, which wants a loss scale. */
+static int halve_activations(const bti_session *s, bti_what_if *w, bti_advice *a) {
+    static const bti_precision half[] = {BTI_PRECISION_BF16, BTI_PRECISION_FP16};
+    if (bti_precision_data(w->precision) != BT_F32) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (!bti_precision_has(&s->dev->info, half[i])) continue;
+        w->precision = half[i];
+        snprintf(a->change, sizeof a->change, "training.precision: %s",
+                 bti_precision_name(half[i]));
+        snprintf(a->cost, sizeof a->cost, "activations are rounded to it");
+        return 1;
+    }
+    return 0;
 }
 
 static int64_t longest_of(const bti_session *s) {
@@ -126,8 +144,9 @@ static int narrower(const bti_session *s, bti_what_if *w, bti_advice *a) {
     return 1;
 }
 
-static const change_fn changes[] = {recompute,   cut_outliers, tie,          halve_batch,
-                                    fewer_words, halve_length, fewer_layers, narrower};
+static const change_fn changes[] = {recompute,    cut_outliers, halve_activations,
+                                    tie,          halve_batch,  fewer_words,
+                                    halve_length, fewer_layers, narrower};
 #define CHANGES ((int)(sizeof changes / sizeof changes[0]))
 
 /* ---- asking ------------------------------------------------------------------------------------
@@ -165,10 +184,11 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
         memset(a, 0, sizeof *a);
         if (!changes[i](s, &w, a)) continue;
         BT_TRY(bti_what_if_ask(s, &w, &needs));
-        if (needs.least >= out->least || out->least - needs.least < WORTH(out->least)) continue;
+        a->fits = needs.least <= s->budget.limit;
+        if (needs.least >= out->least) continue;
+        if (out->least - needs.least < WORTH(out->least) && !a->fits) continue;
         a->frees = out->least - needs.least;
         a->needs = needs.least;
-        a->fits = needs.least <= s->budget.limit;
         made[out->count++] = changes[i];
     }
     one.batch = 1;
@@ -235,11 +255,15 @@ static void add_memory(bti_text *t, const bti_session *s) {
 }
 
 static void add_blame(bti_text *t, const bti_session *s) {
-    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_blame b = bti_blame_of(s);
     char text[256];
     int64_t n[2];
     bti_blame_text(&b, text, sizeof text);
+    if (s->corpus == NULL) {
+        bti_text_add(t, "; most is %s", text);
+        return;
+    }
+    const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
     bti_corpus_source(s->corpus, c->longest, &n[0]);
     bti_corpus_target(s->corpus, c->longest, &n[1]);
     bti_text_add(t,

@@ -5,7 +5,7 @@
 
 #include "core/train/what_if.h"
 
-#define BTI_MOST_ADVICE 8
+#define BTI_MOST_ADVICE 9
 
 typedef struct bti_advice {
     char change[96]; /* "model.tie_embeddings: target" */

@@ -81,7 +81,7 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               int moments) {
     const bti_params *t = &e->model->params;
     int count = moments ? 3 : 1;
-    char number[11][32];
+    char number[13][32];
     bti_st_tensor *tensors = NULL;
     char *names = NULL;
     size_t used = 0;
@@ -99,6 +99,8 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
     snprintf(number[8], 32, "%lld", (long long)info->best_update);
     snprintf(number[9], 32, "%lld", (long long)info->worse);
     snprintf(number[10], 32, "%a", info->best);
+    snprintf(number[11], 32, "%a", info->loss_scale);
+    snprintf(number[12], 32, "%.0f", info->good);
     const char *metadata[] = {"format",
                               FORMAT,
                               "update",
@@ -123,6 +125,10 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               number[9],
                               "best",
                               number[10],
+                              "loss_scale",
+                              number[11],
+                              "good_updates",
+                              number[12],
                               "run",
                               info->run};
     if (status == BT_OK)
@@ -173,7 +179,9 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
                               .validated = strtoll(text(c->file, "validated"), NULL, 10),
                               .best_update = strtoll(text(c->file, "best_update"), NULL, 10),
                               .worse = strtoll(text(c->file, "worse"), NULL, 10),
-                              .best = strtod(text(c->file, "best"), NULL)};
+                              .best = strtod(text(c->file, "best"), NULL),
+                              .loss_scale = strtod(text(c->file, "loss_scale"), NULL),
+                              .good = strtod(text(c->file, "good_updates"), NULL)};
     *out = c;
     return BT_OK;
 }
@@ -228,8 +236,10 @@ bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moment
                                 parts[k].prefix, t->param[i].name, bti_dtype_name(t->dtype));
             BT_TRY(bti_engine_write(e, parts[k].region, i, data));
         }
-    if (moments) e->steps = c->info.steps;
-    return BT_OK;
+    if (!moments) return BT_OK;
+    e->steps = c->info.steps;
+    return c->info.loss_scale > 0 ? bti_engine_set_scale(e, c->info.loss_scale, c->info.good)
+                                  : BT_OK;
 }
 
 /* ---- folders -----------------------------------------------------------------------------------

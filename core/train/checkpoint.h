@@ -10,8 +10,9 @@
 #include "core/train/engine.h"
 
 typedef struct bti_checkpoint_info {
-    int64_t update; /* updates done, skipped ones included */
-    int64_t steps;  /* optimiser steps taken */
+    int64_t update;          /* updates done, skipped ones included */
+    int64_t steps;           /* optimiser steps taken */
+    double loss_scale, good; /* as the device has them */
     int64_t vocab[2];
     uint64_t tokenizer[2]; /* checksums */
     uint64_t corpus;

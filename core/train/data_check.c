@@ -2,6 +2,7 @@
  * for each line of the validation text, which the training text is compared with. */
 #include "core/train/data_check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +96,7 @@ static void add_lengths(const checking *x, const bti_encoded_pair *p) {
     bti_long_pair l = {.file = x->file, .line = t->lines, .file_line = p->line};
     int longer = 0;
     for (int side = 0; side < 2; side++) {
+        if (t->file[side] == NULL) continue;
         int64_t n = l.ids[side] = p->count[side] + 1;
         int bin = 0;
         while (bin < BTI_CHECK_LENGTHS - 1 && n > (int64_t)1 << bin) bin++;
@@ -121,12 +123,13 @@ static bt_status add_hashes(checking *x, const bti_encoded_pair *p) {
     bti_duplicates *d = &x->c->duplicates;
     uint64_t source = XXH64(p->text[0], p->bytes[0], 0);
     uint64_t both = XXH64(p->text[1], p->bytes[1], source);
+    int sources = x->text->file[0] != NULL;
     if (x->text == &x->c->valid) {
         BT_TRY(remember(&x->pairs, both));
-        return remember(&x->sources, source);
+        return sources ? remember(&x->sources, source) : BT_OK;
     }
     if (look_up(&x->pairs, both) && d->train_pairs++ == 0) d->first_train_line = x->text->lines;
-    d->train_sources += look_up(&x->sources, source);
+    if (sources) d->train_sources += look_up(&x->sources, source);
     return BT_OK;
 }
 
@@ -135,22 +138,27 @@ static bt_status add_pair(void *user, const bti_encoded_pair *p) {
     checking *x = user;
     bti_text_check *t = x->text;
     t->lines++;
-    if (p->count[0] == 0 || p->count[1] == 0) {
+    for (int side = 0; side < 2; side++) {
+        if (t->file[side] == NULL || p->count[side] > 0) continue;
         if (t->empty++ == 0) t->first_empty_line = t->lines;
         return BT_OK;
     }
     add_lengths(x, p);
-    for (int side = 0; side < 2; side++) BT_TRY(add_unknown(x, p, side));
+    for (int side = 0; side < 2; side++)
+        if (t->file[side] != NULL) BT_TRY(add_unknown(x, p, side));
     return add_hashes(x, p);
 }
 
 static bt_status read_files(checking *x, const bti_corpus_config *text, size_t file) {
-    bti_corpus_config one = {.source = {text->source.path + file, 1},
-                             .target = {text->target.path + file, 1}};
+    bti_corpus_config one = {.source = {NULL, 0}};
+    if (text->source.count > 0) one.source = (bti_files){text->source.path + file, 1};
+    if (text->target.count > 0) one.target = (bti_files){text->target.path + file, 1};
     x->file = file;
-    for (int side = 0; side < 2; side++) bti_unknown_clear(x->unknown[side]);
+    for (int side = 0; side < 2; side++)
+        if (x->text->file[side] != NULL) bti_unknown_clear(x->unknown[side]);
     BT_TRY(bti_encode_pairs(&one, (const bti_tokenizer *const *)x->c->tokenizer, add_pair, x));
     for (int side = 0; side < 2; side++) {
+        if (x->text->file[side] == NULL) continue;
         bti_file_check *f = &x->text->file[side][file];
         f->chars = bti_unknown_chars(x->unknown[side], f->character, BTI_CHECK_CHARS);
     }
@@ -161,10 +169,11 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
                            const bti_files *target) {
     const bti_files *files[2] = {source, target};
     bti_corpus_config corpus = {.source = *source, .target = *target};
-    if (source->count == 0) return BT_OK;
+    t->files = bti_corpus_file_count(&corpus);
+    if (t->files == 0) return BT_OK;
     BT_TRY(bti_corpus_check(&corpus));
-    t->files = source->count;
     for (int side = 0; side < 2; side++) {
+        if (files[side]->count == 0) continue;
         t->file[side] = bti_alloc(t->files, sizeof *t->file[side]);
         if (t->file[side] == NULL) return BT_ENOMEM;
         for (size_t i = 0; i < t->files; i++) t->file[side][i].path = files[side]->path[i];
@@ -172,6 +181,42 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
     x->text = t;
     for (size_t i = 0; i < t->files; i++) BT_TRY(read_files(x, &corpus, i));
     return BT_OK;
+}
+
+/* ---- features and labels ----------------------------------------------------------------------
+ */
+
+/* Numbers where a line has several of them or one has a fraction, else classes. */
+static bt_status guess_kind(const bti_run_config *cfg, bti_label_kind *kind) {
+    bti_inputs in;
+    bti_run_config labels_only = *cfg;
+    labels_only.data.features.count = 0;
+    *kind = BTI_LABEL_CLASS;
+    bt_status s = bti_inputs_open(&labels_only, BTI_PART_TRAIN, BTI_LABEL_NUMBERS, NULL, NULL, &in);
+    if (s != BT_OK) return s == BT_EINPUT ? BT_OK : s;
+    for (int64_t i = 0; in.labels != NULL && i < bti_labels_count(in.labels); i++) {
+        float x = bti_labels_numbers(in.labels, i)[0];
+        if (bti_labels_width(in.labels) > 1 || x != floorf(x)) *kind = BTI_LABEL_NUMBERS;
+    }
+    bti_inputs_close(&in);
+    return BT_OK;
+}
+
+static bt_status read_inputs(bti_data_check *c) {
+    const bti_run_config *cfg = c->cfg;
+    bti_inputs *in = c->inputs;
+    c->has_valid = cfg->data.valid_source.count + cfg->data.valid_target.count > 0 ||
+                   cfg->data.valid_labels.count > 0 ||
+                   (cfg->data.features.count > 0 && cfg->data.features.item[0].valid.count > 0);
+    BT_TRY(guess_kind(cfg, &c->kind));
+    BT_TRY(bti_inputs_open(cfg, BTI_PART_TRAIN, c->kind, NULL, NULL, &in[BTI_PART_TRAIN]));
+    if (!c->has_valid) return BT_OK;
+    return bti_inputs_open(cfg, BTI_PART_VALID, c->kind, in, NULL, &in[BTI_PART_VALID]);
+}
+
+static bt_status match_inputs(const bti_data_check *c, bti_part part, const bti_text_check *t) {
+    const bti_file_check *f = t->file[0] ? t->file[0] : t->file[1];
+    return bti_inputs_match(&c->inputs[part], c->cfg, part, f ? f->path : NULL, t->lines);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -185,14 +230,17 @@ static bt_status check(checking *x) {
     c->tokenizer[1] = session.tokenizer[1];
     BT_TRY(s);
     for (int side = 0; side < 2; side++)
-        BT_TRY(bti_unknown_new(c->tokenizer[side], &x->unknown[side]));
+        if (c->tokenizer[side] != NULL)
+            BT_TRY(bti_unknown_new(c->tokenizer[side], &x->unknown[side]));
+    BT_TRY(read_inputs(c));
     BT_TRY(read_text(x, &c->valid, &cfg->data.valid_source, &cfg->data.valid_target));
     sort_list(&x->pairs);
     sort_list(&x->sources);
     BT_TRY(read_text(x, &c->train, &cfg->data.train_source, &cfg->data.train_target));
     c->duplicates.valid_pairs = count_found(&x->pairs);
     c->duplicates.valid_sources = count_found(&x->sources);
-    return BT_OK;
+    BT_TRY(match_inputs(c, BTI_PART_TRAIN, &c->train));
+    return c->has_valid ? match_inputs(c, BTI_PART_VALID, &c->valid) : BT_OK;
 }
 
 bt_status bti_data_check_new(const bti_run_config *cfg, bti_data_check **out) {
@@ -217,6 +265,7 @@ void bti_data_check_free(bti_data_check *c) {
     for (int side = 0; side < 2; side++) {
         bti_free(c->train.file[side]);
         bti_free(c->valid.file[side]);
+        bti_inputs_close(&c->inputs[side]);
     }
     if (c->tokenizer[1] != c->tokenizer[0]) bti_tokenizer_free(c->tokenizer[1]);
     bti_tokenizer_free(c->tokenizer[0]);

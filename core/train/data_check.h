@@ -1,8 +1,11 @@
-/* What the text of a run and its tokenisers make of each other. data_report.c shows it. */
+/* What the text of a run and its tokenisers make of each other; features and labels, and whether
+ * there are as many. data_report.c and input_report.c show it. */
 #ifndef BANTAM_TRAIN_DATA_CHECK_H
 #define BANTAM_TRAIN_DATA_CHECK_H
 
+#include "core/base/text.h"
 #include "core/data/unknown.h"
+#include "core/train/inputs.h"
 #include "core/train/session.h"
 
 enum { BTI_CHECK_CHARS = 10, BTI_CHECK_LONGEST = 5, BTI_CHECK_LENGTHS = 40 };
@@ -43,11 +46,18 @@ typedef struct bti_duplicates {
 typedef struct bti_data_check {
     const bti_run_config *cfg;
     bti_tokenizer *tokenizer[2];
-    bti_text_check train, valid; /* valid: no files where the run has none */
+    bti_text_check train, valid; /* no files where there is no text */
     bti_duplicates duplicates;
+    bti_inputs inputs[2]; /* of bti_part */
+    bti_label_kind kind;  /* of the labels */
+    int has_valid;
 } bti_data_check;
 
 /* cfg is borrowed. */
+/* The features and labels of a part, for people and as {"features": [...], "labels": ...}. */
+void bti_input_report(bti_text *out, const bti_data_check *c, bti_part part);
+struct json_t *bti_input_json(const bti_data_check *c, bti_part part);
+
 bt_status bti_data_check_new(const bti_run_config *cfg, bti_data_check **out);
 void bti_data_check_free(bti_data_check *c);
 

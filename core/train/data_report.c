@@ -34,37 +34,57 @@ static void add_file(bti_text *out, const bti_file_check *f) {
 }
 
 static void add_lengths(bti_text *out, const bti_text_check *t) {
-    bti_text_add(out, "  tokens of a line, end symbol included\n%22s %12s\n", "source", "target");
-    for (int i = 0; i < bins_of(t); i++)
-        bti_text_add(out, "    up to %-4" PRId64 " %7" PRId64 " %12" PRId64 "\n", to_of(i),
-                     t->length[0][i], t->length[1][i]);
+    bti_text_add(out, "  tokens of a line, end symbol included\n%16s", "");
+    for (int side = 0; side < 2; side++)
+        if (t->file[side]) bti_text_add(out, side ? " %12s" : "%6s", side_name[side]);
+    for (int i = 0; i < bins_of(t); i++) {
+        bti_text_add(out, "\n    up to %-4" PRId64, to_of(i));
+        for (int side = 0; side < 2; side++)
+            if (t->file[side])
+                bti_text_add(out, side ? " %12" PRId64 : " %7" PRId64, t->length[side][i]);
+    }
+    bti_text_add(out, "\n");
+}
+
+/* How many lines are longer than they may be, and which are the longest. */
+static void add_long(bti_text *out, const bti_data_check *c, const bti_text_check *t) {
+    static const char *const fate[] = {"cut", "skipped", "refused"};
+    int both = t->file[0] && t->file[1];
+    bti_text_add(out, "  longer than data.max_length %" PRId64 ": ", c->cfg->data.max_length);
+    for (int side = 0; side < 2; side++)
+        if (t->file[side])
+            bti_text_add(out, "%s%" PRId64 " %s", side && both ? " and " : "", t->longer[side],
+                         side_name[side]);
+    bti_text_add(out, " lines");
+    if (t->longer_pairs)
+        bti_text_add(out, "; %" PRId64 " %s %s, first at line %" PRId64, t->longer_pairs,
+                     both ? "pairs" : "lines",
+                     fate[t == &c->train ? c->cfg->data.overlong : BTI_OVERLONG_TRUNCATE],
+                     t->first_longer_line);
+    bti_text_add(out, "\n  longest %s:", both ? "pairs" : "lines");
+    for (int i = 0; i < t->longest_count; i++) {
+        const bti_long_pair *p = &t->longest[i];
+        bti_text_add(out, "%s line %" PRId64, i ? "," : "", p->line);
+        if (both)
+            bti_text_add(out, " (%" PRId64 " + %" PRId64 ")", p->ids[0], p->ids[1]);
+        else
+            bti_text_add(out, " (%" PRId64 ")", p->ids[0] + p->ids[1]);
+    }
+    bti_text_add(out, "\n");
 }
 
 static void add_text(bti_text *out, const bti_data_check *c, const bti_text_check *t,
                      const char *name) {
-    static const char *const fate[] = {"cut", "skipped", "refused"};
-    bti_text_add(out, "%s: %" PRId64 " pairs of lines\n", name, t->lines);
+    int both = t->file[0] && t->file[1];
+    bti_text_add(out, "%s: %" PRId64 " %s\n", name, t->lines, both ? "pairs of lines" : "lines");
     for (int side = 0; side < 2; side++)
-        for (size_t i = 0; i < t->files; i++) add_file(out, &t->file[side][i]);
+        for (size_t i = 0; i < t->files && t->file[side] != NULL; i++)
+            add_file(out, &t->file[side][i]);
     if (t->empty)
-        bti_text_add(out, "  %" PRId64 " pairs with an empty side, first at line %" PRId64 "\n",
-                     t->empty, t->first_empty_line);
+        bti_text_add(out, "  %" PRId64 " %s, first at line %" PRId64 "\n", t->empty,
+                     both ? "pairs with an empty side" : "empty lines", t->first_empty_line);
     add_lengths(out, t);
-    bti_text_add(out,
-                 "  longer than data.max_length %" PRId64 ": %" PRId64 " source and %" PRId64
-                 " target lines",
-                 c->cfg->data.max_length, t->longer[0], t->longer[1]);
-    if (t->longer_pairs)
-        bti_text_add(out, "; %" PRId64 " pairs %s, first at line %" PRId64, t->longer_pairs,
-                     fate[t == &c->train ? c->cfg->data.overlong : BTI_OVERLONG_TRUNCATE],
-                     t->first_longer_line);
-    bti_text_add(out, "\n  longest pairs:");
-    for (int i = 0; i < t->longest_count; i++) {
-        const bti_long_pair *p = &t->longest[i];
-        bti_text_add(out, "%s line %" PRId64 " (%" PRId64 " + %" PRId64 ")", i ? "," : "", p->line,
-                     p->ids[0], p->ids[1]);
-    }
-    bti_text_add(out, "\n");
+    add_long(out, c, t);
 }
 
 bt_status bt_data_check_text(const bt_run *run, char **text) {
@@ -72,17 +92,23 @@ bt_status bt_data_check_text(const bt_run *run, char **text) {
     bti_text out = {0};
     BT_TRY(bti_data_check_new(run, &c));
     const bti_duplicates *d = &c->duplicates;
-    add_text(&out, c, &c->train, "training text");
+    if (c->train.files) add_text(&out, c, &c->train, "training text");
+    bti_input_report(&out, c, BTI_PART_TRAIN);
     if (c->valid.files) {
         add_text(&out, c, &c->valid, "validation text");
-        bti_text_add(&out,
-                     "in both: %" PRId64 " training pairs, %" PRId64 " validation pairs; by source "
-                     "alone %" PRId64 " and %" PRId64 "\n",
-                     d->train_pairs, d->valid_pairs, d->train_sources, d->valid_sources);
+        int pairs = c->train.file[0] && c->train.file[1];
+        const char *what = pairs ? "pairs" : "lines";
+        bti_text_add(&out, "in both: %" PRId64 " training %s, %" PRId64 " validation %s",
+                     d->train_pairs, what, d->valid_pairs, what);
+        if (pairs)
+            bti_text_add(&out, "; by source alone %" PRId64 " and %" PRId64, d->train_sources,
+                         d->valid_sources);
+        bti_text_add(&out, "\n");
         if (d->train_pairs)
-            bti_text_add(&out, "  the first such training pair is at line %" PRId64 "\n",
-                         d->first_train_line);
+            bti_text_add(&out, "  the first such training %s is at line %" PRId64 "\n",
+                         pairs ? "pair" : "line", d->first_train_line);
     }
+    bti_input_report(&out, c, BTI_PART_VALID);
     bti_data_check_free(c);
     return bti_text_take(&out, text);
 }
@@ -105,7 +131,7 @@ static json_t *line_json(int64_t line) { return line ? json_integer(line) : json
 static json_t *text_json(const bti_text_check *t) {
     json_t *files = json_array(), *lengths = json_array(), *longest = json_array();
     for (int side = 0; side < 2; side++)
-        for (size_t i = 0; i < t->files; i++)
+        for (size_t i = 0; i < t->files && t->file[side] != NULL; i++)
             json_array_append_new(files, file_json(&t->file[side][i], side));
     for (int i = 0; i < bins_of(t); i++)
         json_array_append_new(lengths, json_pack("{s:I, s:I, s:I, s:I}", "from",
@@ -114,11 +140,12 @@ static json_t *text_json(const bti_text_check *t) {
                                                  (json_int_t)t->length[1][i]));
     for (int i = 0; i < t->longest_count; i++) {
         const bti_long_pair *p = &t->longest[i];
-        json_array_append_new(
-            longest, json_pack("{s:I, s:s, s:I, s:I, s:I}", "line", (json_int_t)p->line, "file",
-                               t->file[0][p->file].path, "file_line", (json_int_t)p->file_line,
-                               "source_tokens", (json_int_t)p->ids[0], "target_tokens",
-                               (json_int_t)p->ids[1]));
+        const bti_file_check *side = t->file[0] ? t->file[0] : t->file[1];
+        json_array_append_new(longest, json_pack("{s:I, s:s, s:I, s:I, s:I}", "line",
+                                                 (json_int_t)p->line, "file", side[p->file].path,
+                                                 "file_line", (json_int_t)p->file_line,
+                                                 "source_tokens", (json_int_t)p->ids[0],
+                                                 "target_tokens", (json_int_t)p->ids[1]));
     }
     json_t *longer = json_pack("{s:I, s:I, s:I, s:o}", "source", (json_int_t)t->longer[0], "target",
                                (json_int_t)t->longer[1], "pairs", (json_int_t)t->longer_pairs,
@@ -142,10 +169,13 @@ bt_status bt_data_check_json(const bt_run *run, char **json) {
     BT_TRY(bti_data_check_new(run, &c));
     int two = c->valid.files > 0;
     json_t *root =
-        json_pack("{s:I, s:s, s:o, s:o, s:o}", "max_length", (json_int_t)run->data.max_length,
-                  "overlong", overlong[run->data.overlong], "train", text_json(&c->train), "valid",
+        json_pack("{s:I, s:s, s:o, s:o, s:o, s:o, s:o}", "max_length",
+                  (json_int_t)run->data.max_length, "overlong", overlong[run->data.overlong],
+                  "train", c->train.files ? text_json(&c->train) : json_null(), "valid",
                   two ? text_json(&c->valid) : json_null(), "duplicates",
-                  two ? duplicates_json(&c->duplicates) : json_null());
+                  two ? duplicates_json(&c->duplicates) : json_null(), "train_inputs",
+                  bti_input_json(c, BTI_PART_TRAIN), "valid_inputs",
+                  c->has_valid ? bti_input_json(c, BTI_PART_VALID) : json_null());
     bti_data_check_free(c);
     char *dump = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     char *copy = dump ? bti_strdup(dump) : NULL;

@@ -77,10 +77,12 @@ bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
 
 #define WARM_ROWS 4096
 
-/* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x. A library packs no
- * more than some hundred of a weight's rows at a time in the first two. */
-static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n) {
+/* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
+ * y. A library packs no more than some hundred of a weight's rows at a time in the first two. */
+static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n, bt_dtype x,
+                          bt_dtype y) {
     int64_t d = m->cfg.d_model;
+    bt_dtype w = m->params.dtype, type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     if (kind < 2 && n > WARM_ROWS) n = WARM_ROWS;
     int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
     bt_call call = {.op = BT_OP_GEMM};
@@ -88,23 +90,28 @@ static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n) {
         call.t[k] = (bt_view){.rows = shape[kind][2 * k],
                               .cols = shape[kind][2 * k + 1],
                               .ld = shape[kind][2 * k + 1],
-                              .dtype = m->params.dtype};
-    call.p.gemm = (bt_gemm_params){.alpha = 1, .trans_a = kind == 2, .trans_b = kind == 0};
+                              .dtype = type[kind][k]};
+    call.p.gemm = (bt_gemm_params){
+        .alpha = 1, .trans_a = kind == 2, .trans_b = kind == 0, .round = x == w ? BT_F32 : x};
     return call;
 }
 
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
     int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
     int64_t decoding = dev->info.row_tile > 0 ? dev->info.row_tile : logit_rows;
+    bt_dtype own = m->params.dtype;
     bt_call call[8];
     size_t n = 0;
     if (dev->ops->warm == NULL) return BT_OK;
     for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
         int64_t width = out ? m->vocab[1] : wide;
-        call[n] = product_of(m, 0, decoding, width);
+        call[n] = product_of(m, 0, decoding, width, own, own);
         call[n++].p.gemm.stable_rows = 1;
-        for (int kind = 0; kind < 3 && rows > 0; kind++)
-            call[n++] = product_of(m, kind, out ? logit_rows : rows, width);
+        for (int kind = 0; kind < 3 && rows > 0; kind++) {
+            call[n] =
+                product_of(m, kind, out ? logit_rows : rows, width, m->data, out ? own : m->data);
+            call[n++].p.gemm.tf32 = (uint8_t)m->tf32;
+        }
     }
     return dev->ops->warm(dev, call, n);
 }

@@ -54,6 +54,10 @@ static bt_status take_host(bti_engine *e) {
         BT_TRY(ops->event_new(e->dev, &e->slot_event[i]));
     }
     BT_TRY(ops->host_alloc(e->dev, loss_bytes, &e->host_loss));
+    if (plan->losses != NULL && !bti_has_decoder(&e->model->cfg))
+        BT_TRY(ops->host_alloc(e->dev,
+                               (uint64_t)(plan->caps.rows[1] * e->model->cfg.outputs) * acc_size(e),
+                               &e->host_outputs));
     BT_TRY(ops->host_alloc(e->dev, 2 * BT_SCALAR_COUNT * sizeof(double), &e->host_scalars));
     BT_TRY(bti_program_new("step", plan->step->planning, &plan->step->info, &e->step));
     BT_TRY(bti_program_reserve(e->step, plan->step));
@@ -89,9 +93,11 @@ static bt_status write_positions(bti_engine *e) {
 }
 
 /* The part of the scalar block that lives on the device. */
-static bt_status write_scale(bti_engine *e, double loss_scale, double good) {
+bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
     bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
     double value[] = {loss_scale, good};
+    e->loss_scale = loss_scale;
+    e->good = good;
     for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
     return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf,
@@ -103,7 +109,8 @@ static bt_status emit_update(bti_engine *e) {
     bti_update_step step = {.model = e->model,
                             .places = &e->plan->places,
                             .heap = e->plan->heap,
-                            .adamw = e->settings.adamw};
+                            .adamw = e->settings.adamw,
+                            .scaling = e->settings.scaling};
     BT_TRY(bti_model_emit_update(e->update, &step));
     return bti_layout_take(e->update, e->plan->update);
 }
@@ -124,7 +131,8 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     if (status == BT_OK) status = take_host(e);
     if (status == BT_OK) status = take_index(e);
     if (status == BT_OK) status = write_positions(e);
-    if (status == BT_OK) status = write_scale(e, 1, 0);
+    if (status == BT_OK)
+        status = bti_engine_set_scale(e, settings->loss_scale > 0 ? settings->loss_scale : 1, 0);
     if (status == BT_OK) status = emit_update(e);
     if (status != BT_OK) {
         bti_engine_free(e);
@@ -143,6 +151,7 @@ void bti_engine_free(bti_engine *e) {
         e->dev->ops->event_free(e->dev, e->slot_event[i]);
     }
     e->dev->ops->host_free(e->dev, e->host_loss);
+    e->dev->ops->host_free(e->dev, e->host_outputs);
     e->dev->ops->host_free(e->dev, e->host_scalars);
     bti_arena_release(&e->arena);
     bti_program_free(e->step);
@@ -243,11 +252,11 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
                      .update = (uint32_t)m->update,
                      .smoothing = e->settings.smoothing,
                      .grad_scale = m->grad_scale};
-    bti_stage(&plan->places.staging, m->sentence, m->n, m->place, e->settings.start,
-              e->host_slot[slot], e->sort, &step.shape);
+    BT_TRY(bti_stage(e->model, &plan->places.staging, m->sentence, m->n, m->place,
+                     e->settings.start, e->host_slot[slot], e->sort, &step.shape));
     for (int side = 0; side < 2; side++)
         if (training && is_compact(e, side))
-            bti_stage_compact(&plan->places.staging, e->host_slot[slot], side,
+            bti_stage_compact(e->model, &plan->places.staging, e->host_slot[slot], side,
                               step.shape.distinct[side], e->index[side]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
     BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
@@ -257,6 +266,11 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     BT_TRY(bti_program_run(p, &e->arena, slot_at, 0, p->ops, &e->settings.hooks));
     BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));
     e->slot_used[slot] = 1;
+    if (program.outputs != 0) {
+        bt_view y = bti_arena_view(&e->arena, p, bti_all(p, program.outputs), slot_at);
+        BT_TRY(ops->download(e->dev, NULL, e->host_outputs, y.buf, y.off,
+                             (uint64_t)(y.rows * y.cols) * acc_size(e)));
+    }
     bt_view loss = bti_arena_view(&e->arena, p, bti_all(p, program.loss), slot_at);
     *rows = step.shape.rows[1];
     return ops->download(e->dev, NULL, (char *)e->host_loss + (size_t)m->loss_row * 2 * acc_size(e),
@@ -298,20 +312,25 @@ static void sum_losses(const bti_engine *e, int64_t rows, bti_loss_sum *sum) {
     sum->rows += rows;
 }
 
+static bt_status count_sentence(const bti_engine *e, const bti_sentence *s, int64_t count[2]) {
+    count[0] = bti_encoder_rows(e->model, s);
+    count[1] = s->count[1];
+    for (int side = 0; side < 2; side++)
+        if (count[side] > e->plan->caps.rows[side])
+            return bti_fail(BT_EINTERNAL, "a sentence of %lld rows, %lld planned",
+                            (long long)count[side], (long long)e->plan->caps.rows[side]);
+    return BT_OK;
+}
+
 static bt_status count_rows(bti_engine *e, const bti_sentence *sentence, int64_t n,
                             bti_update_result *out) {
     if (n > e->max_sentences)
         return bti_fail(BT_EINTERNAL, "update of %lld sentences, %lld planned", (long long)n,
                         (long long)e->max_sentences);
-    for (int64_t i = 0; i < n; i++)
-        for (int side = 0; side < 2; side++) {
-            e->counts[i][side] = sentence[i].count[side];
-            out->rows[side] += sentence[i].count[side];
-            if (sentence[i].count[side] > e->plan->caps.rows[side])
-                return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
-                                (long long)sentence[i].count[side],
-                                (long long)e->plan->caps.rows[side]);
-        }
+    for (int64_t i = 0; i < n; i++) {
+        BT_TRY(count_sentence(e, &sentence[i], e->counts[i]));
+        for (int side = 0; side < 2; side++) out->rows[side] += e->counts[i][side];
+    }
     if (out->rows[1] > e->max_target_rows)
         return bti_fail(BT_EINTERNAL, "update of %lld target symbols, %lld planned",
                         (long long)out->rows[1], (long long)e->max_target_rows);
@@ -339,7 +358,7 @@ static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_
 
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
-    bti_update_result result = {0};
+    bti_update_result result = {.loss_scale = e->loss_scale};
     BT_TRY(count_rows(e, sentence, n, &result));
     if (result.rows[1] == 0) {
         result.skipped = 1;
@@ -367,30 +386,31 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     result.nll = sum.nll / (double)sum.rows;
     result.grad_norm = scalar(e, BT_SCALAR_NORM);
     result.skipped = scalar(e, BT_SCALAR_SKIP) != 0;
+    result.loss_scale = e->loss_scale = scalar(e, BT_SCALAR_LOSS_SCALE);
+    e->good = scalar(e, BT_SCALAR_GOOD);
     if (!result.skipped) e->steps++;
     *out = result;
     return BT_OK;
 }
 
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
+    bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
+    int64_t cols = e->model->cfg.outputs;
     const bti_shape *caps = &e->plan->caps;
     bti_loss_sum sum = {0};
     portion m = {0};
     for (int64_t at = 0; at < n; at += m.n, m.index++) {
         int64_t block = n - at < e->max_sentences ? n - at : e->max_sentences, rows;
         for (int64_t i = 0; i < block; i++)
-            for (int side = 0; side < 2; side++) {
-                e->counts[i][side] = sentence[at + i].count[side];
-                if (e->counts[i][side] > caps->rows[side])
-                    return bti_fail(BT_EINTERNAL, "a sentence of %lld symbols, %lld planned",
-                                    (long long)e->counts[i][side], (long long)caps->rows[side]);
-            }
+            BT_TRY(count_sentence(e, &sentence[at + i], e->counts[i]));
         m.sentence = sentence + at;
         m.n = bti_split_next(caps, (const int64_t(*)[2])e->counts, 0, block);
         BT_TRY(micro_batch(e, &m, &rows));
         BT_TRY(e->dev->ops->sync(e->dev, NULL));
         sum_losses(e, rows, &sum);
+        for (int64_t k = 0; outputs != NULL && k < rows * cols; k++)
+            outputs[at * cols + k] = (float)bti_load(e->host_outputs, acc, k);
     }
     *out = sum;
     return BT_OK;

@@ -9,16 +9,37 @@
 
 struct bti_engine;
 
+/* Where dense features come from, and targets that are numbers. */
+typedef struct bti_dense {
+    void *user;
+    /* Rows x width numbers of an example's feature. Allocates nothing. */
+    bt_status (*read)(void *user, int32_t feature, int64_t example, float *out);
+    /* model.outputs numbers; NULL: the head has no such targets. */
+    void (*values)(void *user, int64_t example, float *out);
+} bti_dense;
+
+/* An example. Without a decoder count[1] is 1: ids[1] is its class, or `dense` has its targets. */
 typedef struct bti_sentence {
     const int32_t *ids[2]; /* source, target; the end symbol last */
     int64_t count[2];
+    const bti_dense *dense; /* NULL: there are no features */
+    int64_t example;        /* what `dense` knows it by */
+    const int32_t *rows;    /* of each feature */
 } bti_sentence;
+
+/* Rows of a segment of the encoder's input, of the encoder, and of what its layers attend to
+ * beside. */
+int64_t bti_sentence_segment(const bti_model *m, const bti_sentence *s, int32_t segment);
+int64_t bti_encoder_rows(const bti_model *m, const bti_sentence *s);
+int64_t bti_memory_rows(const bti_model *m, const bti_sentence *s);
 
 typedef struct bti_engine_settings {
     int32_t start; /* symbol before the first target symbol */
     uint64_t seed;
     double smoothing, clip_norm;
     bt_adamw_params adamw;
+    double loss_scale; /* of the first update; 0: none, which is 1 */
+    bt_update_scalars_params scaling;
     bti_run_hooks hooks; /* tests */
     /* Tests: called when all gradients of an update are there, before the step. */
     bt_status (*before_step)(void *user, struct bti_engine *e, int64_t update);
@@ -36,7 +57,8 @@ typedef struct bti_engine {
     void *host_slot[2];         /* staging on the host */
     bt_event *slot_event[2];
     int slot_used[2];
-    void *host_loss; /* losses of one update, 2 a target row, acc type */
+    void *host_loss;    /* losses of one update, 2 a target row, acc type */
+    void *host_outputs; /* of a micro-batch, where validation wants them; else NULL */
     void *host_scalars;
     int64_t (*counts)[2]; /* rows of the sentences of one update */
     int32_t *sort;        /* scratch of the row order: cap rows + 65,537 counters */
@@ -46,6 +68,9 @@ typedef struct bti_engine {
     uint64_t *seen;      /* scratch: a bit for each symbol, all clear */
     int64_t max_sentences, max_target_rows;
     int64_t steps; /* optimiser steps taken; skipped ones do not count */
+    /* The loss scale of the next update and updates without overflow since it changed: what the
+     * device held after the last one. */
+    double loss_scale, good;
 } bti_engine;
 
 typedef struct bti_update_result {
@@ -53,7 +78,8 @@ typedef struct bti_update_result {
     double grad_norm; /* before clipping */
     int64_t rows[2];  /* source and target tokens */
     int64_t micro_batches;
-    int skipped; /* a gradient was not finite: nothing was changed */
+    double loss_scale; /* of the next update: halved when this one overflowed */
+    int skipped;       /* a gradient was not finite: nothing was changed */
 } bti_update_result;
 
 /* Takes all memory. Weights and moments are zero until bti_engine_init or writes. The plan, model
@@ -66,6 +92,9 @@ void bti_engine_free(bti_engine *e);
 /* First values of all parameters from the seed. */
 bt_status bti_engine_init(bti_engine *e);
 
+/* Goes on with a loss scale: this one, which stood for `good` updates. */
+bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good);
+
 /* One update over n sentences, in place order. */
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out);
@@ -76,7 +105,8 @@ typedef struct bti_loss_sum {
     double loss, nll; /* sums over target tokens */
     int64_t rows;     /* target tokens */
 } bti_loss_sum;
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n,
+/* `outputs` (may be NULL): n x model.outputs of a head without a decoder. */
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out);
 
 /* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
@@ -88,10 +118,15 @@ bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param,
                                 int64_t count, const void *host);
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
 
-/* staging.c: fills the integer tables of sentences 0 .. n-1, whose places in the update begin at
- * `place`, and the micro-batch's shape. `sort` is scratch of rows + 65,537 words. */
-void bti_stage(const bti_staging *at, const bti_sentence *sentence, int64_t n, int64_t place,
-               int32_t start, void *slot, int32_t *sort, bti_shape *shape);
+/* staging.c: fills the tables of sentences 0 .. n-1, whose places in the update begin at `place`,
+ * reads their features, and gives the micro-batch's shape. `sort` is scratch of rows + 65,537
+ * words. Fails where features cannot be read, or do not go with each other. */
+bt_status bti_stage(const bti_model *m, const bti_staging *at, const bti_sentence *sentence,
+                    int64_t n, int64_t place, int32_t start, void *slot, int32_t *sort,
+                    bti_shape *shape);
+/* The part of it that makes the encoder's tables for a model with segments. */
+bt_status bti_stage_source(const bti_model *m, const bti_staging *at, const bti_sentence *sentence,
+                           int64_t n, int64_t place, void *slot, int32_t *sort, bti_shape *shape);
 /* The distinct ids that n sentences feed to a side, ascending, INT32_MAX behind the last; gives how
  * many there are, of which the first `room` are kept. `seen`: vocab bits, clear before and after.
  */
@@ -99,7 +134,7 @@ int64_t bti_stage_index(const bti_sentence *sentence, int64_t n, int side, int32
                         uint64_t *seen, int64_t vocab, int32_t *index, int64_t room);
 /* Turns the ids of a side's segs into their places in such an index of the whole update: rows of
  * the compact gradient. */
-void bti_stage_compact(const bti_staging *at, void *slot, int side, int64_t distinct,
-                       const int32_t *index);
+void bti_stage_compact(const bti_model *m, const bti_staging *at, void *slot, int side,
+                       int64_t distinct, const int32_t *index);
 
 #endif

@@ -171,6 +171,9 @@ bt_status bti_log_json_validation(bti_log_json *log, const bti_log_validation *r
     put_real(&t, "valid_perplexity", r->perplexity);
     put_real(&t, "valid_bleu", r->bleu);
     put_real(&t, "valid_chrf", r->chrf);
+    if (isfinite(r->accuracy)) put_real(&t, "valid_accuracy", r->accuracy);
+    if (isfinite(r->f1)) put_real(&t, "valid_f1", r->f1);
+    if (isfinite(r->mse)) put_real(&t, "valid_mse", r->mse);
     put_real(&t, "valid_seconds", r->seconds);
     t.data[t.length - 1] = '}'; /* in place of the last comma */
     put(&t, "\n");

@@ -28,6 +28,7 @@ void bti_log_json_close(bti_log_json *log);
 typedef struct bti_log_validation {
     int64_t update;
     double loss, nll, perplexity, bleu, chrf, seconds;
+    double accuracy, f1, mse; /* logged where they are numbers */
 } bti_log_validation;
 bt_status bti_log_json_validation(bti_log_json *log, const bti_log_validation *record);
 

@@ -7,16 +7,17 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 
-bt_status bti_plan_file_write(const char *path, const char *device, const bti_run_plan *p) {
+bt_status bti_plan_file_write(const char *path, const char *device, const char *precision,
+                              const bti_run_plan *p) {
     const bti_choice *c = &p->choice;
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:f}", "device", device,
-        "micro_batches", (json_int_t)p->micro_batches, "sentences", (json_int_t)p->caps.sentences,
-        "source_rows", (json_int_t)p->caps.rows[0], "target_rows", (json_int_t)p->caps.rows[1],
-        "level", bti_level_name[c->level], "layers", (int)c->layers, "segment", (int)c->segment,
-        "rest", bti_level_name[c->rest], "logit_rows", (json_int_t)p->choices.logit_rows,
-        "slice_rows", (json_int_t)c->slice_rows, "total_bytes", (json_int_t)p->total,
-        "predicted_seconds", p->seconds);
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:f}", "device", device,
+        "precision", precision, "micro_batches", (json_int_t)p->micro_batches, "sentences",
+        (json_int_t)p->caps.sentences, "source_rows", (json_int_t)p->caps.rows[0], "target_rows",
+        (json_int_t)p->caps.rows[1], "level", bti_level_name[c->level], "layers", (int)c->layers,
+        "segment", (int)c->segment, "rest", bti_level_name[c->rest], "logit_rows",
+        (json_int_t)p->choices.logit_rows, "slice_rows", (json_int_t)c->slice_rows, "total_bytes",
+        (json_int_t)p->total, "predicted_seconds", p->seconds);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL) return bti_fail(BT_ENOMEM, "cannot write the plan");
@@ -42,8 +43,8 @@ static int number_of(json_t *root, const char *key, int64_t least, int64_t most,
     return json_is_integer(x) && *out >= least && *out <= most;
 }
 
-bt_status bti_plan_file_read(const char *path, const char *device, int32_t layers,
-                             bti_choice *out) {
+bt_status bti_plan_file_read(const char *path, const char *device, const char *precision,
+                             int32_t layers, bti_choice *out) {
     const int64_t most = INT32_MAX; /* rows: the limit of integer tables */
     char *text;
     size_t bytes;
@@ -53,6 +54,7 @@ bt_status bti_plan_file_read(const char *path, const char *device, int32_t layer
     bti_choice c = {0};
     int64_t n = 0, k = 0;
     const char *of = json_string_value(json_object_get(root, "device"));
+    const char *in = json_string_value(json_object_get(root, "precision"));
     int good = level_of(root, "level", &c.level) && level_of(root, "rest", &c.rest) &&
                c.rest != BTI_LEVEL_SEGMENTS && number_of(root, "layers", 0, layers, &n) &&
                number_of(root, "segment", 0, layers, &k) &&
@@ -63,9 +65,12 @@ bt_status bti_plan_file_read(const char *path, const char *device, int32_t layer
                number_of(root, "logit_rows", 1, most, &c.logit_rows) &&
                number_of(root, "slice_rows", 0, most, &c.slice_rows);
     int same = good && of != NULL && strcmp(of, device) == 0;
+    int same_precision = in != NULL && strcmp(in, precision) == 0;
     json_decref(root);
     if (!good) return bti_fail(BT_EINPUT, "%s holds no plan of this model", path);
     if (!same) return bti_fail(BT_EINPUT, "%s is of another device than %s", path, device);
+    if (!same_precision)
+        return bti_fail(BT_EINPUT, "%s is of another precision than %s", path, precision);
     c.layers = (int32_t)n;
     c.segment = (int32_t)k;
     *out = c;

@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "core/base/text.h"
+#include "core/model/head.h"
 #include "core/train/advice.h"
 #include "core/train/chart.h"
+#include "core/train/precision.h"
+#include "core/train/what_if.h"
 
 bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
     bti_session_options options = {.known_devices = 1};
@@ -17,9 +20,6 @@ bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **ou
         options.lengths[0] = o->source_tokens;
         options.lengths[1] = o->target_tokens;
     }
-    if ((options.lengths[0] > 0) != (options.lengths[1] > 0))
-        return bti_fail(BT_EUSAGE, "assumed pairs need tokens on both sides, not %lld and %lld",
-                        (long long)options.lengths[0], (long long)options.lengths[1]);
     bt_plan *p = bti_alloc(1, sizeof *p);
     if (p == NULL) return BT_ENOMEM;
     bt_status status = bti_session_open(run, &options, &p->session);
@@ -47,9 +47,17 @@ static const char *whole(char text[BTI_NUMBER_BYTES], int64_t n) {
 }
 
 void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
-    const bti_model_config *m = &s->cfg->model;
+    const bti_model_config *m = &s->shape;
     char words[2][BTI_NUMBER_BYTES], both[2 * BTI_NUMBER_BYTES + 4];
+    char outputs[BTI_NUMBER_BYTES];
+    if (!bti_has_decoder(m)) {
+        snprintf(out, bytes, "%lld layers, d %lld, ff %lld, %lld heads, %s of %s",
+                 (long long)m->encoder_layers, (long long)m->d_model, (long long)m->ff,
+                 (long long)m->heads, bti_head_of(m)->name, whole(outputs, m->outputs));
+        return;
+    }
     for (int i = 0; i < 2; i++) whole(words[i], s->vocab[i]);
+    if (s->vocab[0] == 0) memcpy(words[0], words[1], sizeof words[0]);
     snprintf(both, sizeof both, s->vocab[0] == s->vocab[1] ? "%s" : "%s + %s", words[0], words[1]);
     snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
              (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
@@ -164,13 +172,20 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         bytes_json(p), "micro_batch", "sentences", (json_int_t)c->sentences, "source_tokens",
         (json_int_t)c->rows[0], "target_tokens", (json_int_t)c->rows[1], "micro_batches_per_update",
         (json_int_t)p->micro_batches, "recompute", recompute_json(s), "logit_rows",
-        (json_int_t)p->choices.logit_rows, "precision", "fp32", "optimizer_state", "device",
-        "longest_pair", longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice",
-        advice_json(advice), "predicted", "seconds_per_update", p->seconds, "parameters",
+        (json_int_t)p->choices.logit_rows, "precision",
+        bti_precision_name(s->cfg->training.precision), "optimizer_state", "device", "longest_pair",
+        longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice", advice_json(advice),
+        "predicted", "seconds_per_update", p->seconds, "parameters",
         (json_int_t)s->model->params.elements, "largest_allocation_bytes",
         (json_int_t)s->dev->info.max_alloc);
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
-    json_object_set_new(root, "lengths_are_assumed", json_boolean(s->corpus == NULL));
+    json_object_set_new(root, "feature_bytes",
+                        json_integer((json_int_t)bti_feature_bytes(s->model, c)));
+    json_object_set_new(root, "lengths_are_assumed", json_boolean(s->assumed));
+    json_object_set_new(root, "frozen_parameters",
+                        json_integer((json_int_t)bti_params_frozen(&s->model->params)));
+    if (s->initial != NULL)
+        json_object_set_new(root, "first_values", json_string(bti_initial_text(s->initial)));
     json_object_set_new(root, "memory", memory_json(&s->budget));
     json_object_set_new(root, "blame", p->fits ? json_null() : blame_json(s));
     return root;
@@ -210,6 +225,30 @@ static void add_head(bti_text *t, const bti_session *s) {
         bti_text_add(t, NAME "%s\n", "first values", bti_initial_text(s->initial));
 }
 
+/* Where another precision costs time: fp32 in the same budget, from rates of the same device. */
+static void add_fp32(bti_text *t, const bti_session *s) {
+    bti_what_if w = bti_what_if_as_is(s);
+    bti_needs needs;
+    if (w.precision == BTI_PRECISION_FP32 || s->known || !s->plan->fits) return;
+    w.precision = BTI_PRECISION_FP32;
+    if (bti_what_if_ask(s, &w, &needs) != BT_OK || !needs.fits) return;
+    if (needs.seconds < 0.95 * s->plan->seconds)
+        bti_text_add(t, "; %.3g in fp32, which fits too", needs.seconds);
+}
+
+/* Dense features: rows of an example at most, their width, and what staging holds of them. */
+static void add_features(bti_text *t, const bti_session *s) {
+    const bti_model_config *m = &s->model->cfg;
+    char n[2][BTI_NUMBER_BYTES], bytes[32];
+    if (m->features == 0) return;
+    bti_text_add(t, NAME, "features");
+    for (int32_t f = 0; f < m->features; f++)
+        bti_text_add(t, "%s%s %s x %s", f ? ", " : "", m->feature[f].name,
+                     whole(n[0], m->feature[f].rows), whole(n[1], m->feature[f].width));
+    bti_format_bytes(bti_feature_bytes(s->model, &s->plan->caps), bytes);
+    bti_text_add(t, "; %s staged\n", bytes);
+}
+
 static void add_how(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
     char n[3][BTI_NUMBER_BYTES], again[160];
@@ -219,8 +258,14 @@ static void add_how(bti_text *t, const bti_session *s) {
     bti_text_add(t, NAME "%s %s in %s micro-batch%s\n", "update",
                  whole(n[0], s->cfg->training.batch), unit, whole(n[1], p->micro_batches),
                  p->micro_batches == 1 ? "" : "es");
-    bti_text_add(t, NAME "up to %s source and %s target tokens\n", "micro-batch",
-                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]));
+    bti_text_add(t, NAME "up to %s source and %s target %s\n", "micro-batch",
+                 whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]),
+                 s->model->segments ? "rows" : "tokens");
+    add_features(t, s);
+    if (s->cfg->training.precision != BTI_PRECISION_FP32)
+        bti_text_add(t, NAME "%s%s\n", "precision", bti_precision_name(s->cfg->training.precision),
+                     s->model->data != BT_F32 ? ": activations; weights, gradients and moments fp32"
+                                              : " products");
     bti_describe_recompute(p, s->model->layers, again, sizeof again);
     bti_text_add(t, NAME "%s\n", "recomputed", again);
     bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",
@@ -231,11 +276,13 @@ static void add_how(bti_text *t, const bti_session *s) {
     if (line > 0)
         bti_text_add(t, NAME "line %s: %s source and %s target tokens\n", "longest pair",
                      whole(n[0], line), whole(n[1], pair[0]), whole(n[2], pair[1]));
-    else
+    else if (s->assumed && s->vocab[0] + s->vocab[1] > 0)
         bti_text_add(t, NAME "%s source and %s target tokens (assumed)\n", "every pair",
                      whole(n[0], pair[0]), whole(n[1], pair[1]));
-    bti_text_add(t, NAME "%.3g seconds an update%s\n\n", "predicted", p->seconds,
+    bti_text_add(t, NAME "%.3g seconds an update%s", "predicted", p->seconds,
                  s->known ? ", from its data sheet" : "");
+    add_fp32(t, s);
+    bti_text_add(t, "\n\n");
 }
 
 /* One line of the table: bytes, share of the budget, bar. */

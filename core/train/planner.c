@@ -51,11 +51,37 @@ void bti_workload_clear(bti_workload *w) {
     w->samples = 0;
 }
 
+uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps) {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < m->cfg.features; i++)
+        sum += 2 * (uint64_t)(caps->feature[i] * m->cfg.feature[i].width) *
+               bti_dtype_size(m->params.dtype);
+    return sum;
+}
+
+void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *c) {
+    int joined = m->cfg.fusion == BTI_FUSION_CONCAT;
+    if (m->segments == 0) return;
+    c->tokens = min64(c->rows[0], c->sentences * w->tokens);
+    c->distinct[0] = min64(c->tokens, m->vocab[0]);
+    c->longest[0] = w->tokens;
+    for (int32_t i = 0; i < m->cfg.features; i++) {
+        c->feature[i] = c->sentences * w->feature[i];
+        c->feature_longest[i] = w->feature[i];
+        if (joined) c->feature[i] = min64(c->feature[i], c->rows[0]);
+    }
+    if (joined) c->rows[0] = min64(c->rows[0], bti_joined_rows(m, c));
+    bti_shape_settle(m, c);
+}
+
 /* Sentences are not cut, so a part gets some of the longest sentence, `room` of 16, more than its
  * share, and never less than the longest one: with as many parts as sentences just that. */
 static bti_shape caps_with(const bti_search *s, int64_t parts, int64_t room) {
     const bti_workload *w = s->w;
     bti_shape c = {.sentences = w->max_sentences};
+    if (s->m->segments > 0 && parts > 1) /* rows of a feature go with examples */
+        c.sentences = min64(c.sentences, (16 + room) * ((c.sentences + parts - 1) / parts) / 16);
+    if (s->opt->force_rows[0] || s->opt->force_rows[1]) c.sentences = w->max_sentences;
     for (int i = 0; i < 2; i++) {
         int64_t share = (w->max_rows[i] + parts - 1) / parts;
         if (parts > 1) share += w->longest[i] * room / 16;
@@ -66,6 +92,7 @@ static bti_shape caps_with(const bti_search *s, int64_t parts, int64_t room) {
         c.longest[i] = w->longest[i];
     }
     c.sentences = min64(c.sentences, max64(1, min64(c.rows[0], c.rows[1])));
+    bti_workload_cap_segments(w, s->m, &c);
     return c;
 }
 
@@ -88,6 +115,20 @@ bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
     return caps_with(s, parts, high);
 }
 
+/* Rows of the segments of a mean micro-batch; where they are joined they make up the encoder's. */
+static void mean_segments(const bti_search *s, const bti_shape *caps, bti_shape *out) {
+    const bti_workload *w = s->w;
+    double n = (double)out->sentences;
+    if (s->m->segments == 0) return;
+    out->tokens = min64(caps->tokens, (int64_t)(w->mean_tokens * n));
+    out->distinct[0] = min64(out->tokens, caps->distinct[0]);
+    for (int32_t i = 0; i < s->m->cfg.features; i++)
+        out->feature[i] = min64(caps->feature[i], (int64_t)(w->mean_feature[i] * n));
+    if (s->m->cfg.fusion == BTI_FUSION_CONCAT)
+        out->rows[0] = min64(caps->rows[0], bti_joined_rows(s->m, out));
+    bti_shape_settle(s->m, out);
+}
+
 double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double parts = 1;
@@ -103,7 +144,8 @@ double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out)
         out->rows[i] = max64(1, min64(caps->rows[i], (int64_t)(w->mean_rows[i] / parts)));
         out->distinct[i] = min64(out->rows[i], caps->distinct[i]);
     }
-    for (int i = 0; i < 3; i++) out->pairs[i] = w->mean_pairs[i] * (double)out->sentences;
+    for (int i = 0; i < BTI_PAIRS; i++) out->pairs[i] = w->mean_pairs[i] * (double)out->sentences;
+    mean_segments(s, caps, out);
     return parts;
 }
 
@@ -118,6 +160,7 @@ static bti_shape caps_of(const bti_search *s, const bti_choice *c) {
         own.rows[i] = max64(c->rows[i], s->w->longest[i]);
         own.distinct[i] = min64(own.rows[i], s->m->vocab[i]);
     }
+    bti_workload_cap_segments(s->w, s->m, &own);
     return bti_workload_parts(s->w, &own, NULL) > c->parts ? caps : own;
 }
 
@@ -183,9 +226,14 @@ static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) 
     return BT_OK;
 }
 
+/* Beside `runtime`: where device memory is the host's, features are staged twice. */
+static uint64_t runtime_of(const bti_search *s, const bti_shape *caps) {
+    return s->opt->runtime + (s->info->host_memory ? bti_feature_bytes(s->m, caps) : 0);
+}
+
 uint64_t bti_plan_others(bti_search *s, const bti_run_plan *plan, const bti_shape *caps) {
     bti_staging staging;
-    uint64_t sum = s->opt->runtime + s->opt->decode_staging;
+    uint64_t sum = runtime_of(s, caps) + s->opt->decode_staging;
     bti_staging_plan(s->m, caps, alignment(s), &staging);
     for (int r = 0; r < BTI_REGION_STAGING; r++) sum += plan->region[r];
     return sum + 2 * staging.bytes;
@@ -239,7 +287,7 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     bti_arena arena;
     bti_arena_plan(&arena, plan->region, s->info);
     BT_TRY(check_tables(plan, &arena));
-    count_bytes(plan, arena.total, s->opt->runtime);
+    count_bytes(plan, arena.total, runtime_of(s, &plan->caps));
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
     return predict(s, c, plan);
 }
@@ -264,6 +312,7 @@ static void choose_compact(bti_search *s) {
     uint32_t sides = bti_model_may_compact(s->m);
     if (s->opt->force_compact >= 0) sides &= (uint32_t)s->opt->force_compact;
     for (int i = 0; i < 2; i++) {
+        if (s->m->embed[i] < 0) continue;
         int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
         int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
         bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);

@@ -9,6 +9,7 @@
 
 #include "backends/registry.h"
 #include "core/base/files.h"
+#include "core/train/precision.h"
 
 /* ---- measuring --------------------------------------------------------------------------------
  */
@@ -24,6 +25,7 @@ enum { WIDTH = 512, HEADS = 8 };
 
 typedef struct bench {
     bt_dev *dev;
+    bti_precision precision;
     bt_buf *buf;
     uint64_t used;
     bt_status status;
@@ -42,7 +44,7 @@ static double now(void) { return clock_now(CLOCK_MONOTONIC); }
 static bt_view part(bench *b, int64_t rows, int64_t cols, bt_dtype dtype) {
     uint64_t align = b->dev->info.alignment ? b->dev->info.alignment : 1;
     bt_view v = {b->buf, b->used, rows, cols, cols, dtype};
-    b->used += (uint64_t)(rows * cols) * 4;
+    b->used += (uint64_t)(rows * cols) * bti_dtype_size(dtype);
     b->used = (b->used + align - 1) / align * align;
     if (b->used > MEMORY && b->status == BT_OK)
         b->status =
@@ -50,7 +52,11 @@ static bt_view part(bench *b, int64_t rows, int64_t cols, bt_dtype dtype) {
     return v;
 }
 
-static bt_view data(bench *b, int64_t rows, int64_t cols) { return part(b, rows, cols, BT_F32); }
+/* Activations, and what is fp32 in every precision. */
+static bt_view data(bench *b, int64_t rows, int64_t cols) {
+    return part(b, rows, cols, bti_precision_data(b->precision));
+}
+static bt_view wide(bench *b, int64_t rows, int64_t cols) { return part(b, rows, cols, BT_F32); }
 
 static int too_long(const bench *b, double time, double own) {
     const bt_dev_info *info = &b->dev->info;
@@ -65,7 +71,7 @@ static int too_long(const bench *b, double time, double own) {
 static double seconds(bench *b, bt_call *call, int times) {
     double best = INFINITY, spent = 0;
     uint64_t ws = bti_op_ws_bytes(b->dev->driver->planning, &b->dev->info, call);
-    if (ws > 0) call->ws = data(b, 1, (int64_t)((ws + 3) / 4));
+    if (ws > 0) call->ws = wide(b, 1, (int64_t)((ws + 3) / 4));
     for (int i = 0; i < 12 && (i < 4 || spent < 0.008) && b->status == BT_OK; i++) {
         double start = now(), begun = clock_now(CLOCK_PROCESS_CPUTIME_ID);
         if (too_long(b, start, begun))
@@ -100,8 +106,11 @@ static void measure_product(bench *b, bti_rates *r) {
     for (int i = 0; i < 2; i++) {
         b->used = 0;
         bt_call c = {.op = BT_OP_GEMM,
-                     .t = {data(b, m[i], WIDTH), data(b, n[i], WIDTH), data(b, m[i], n[i])},
-                     .p.gemm = {.trans_b = 1, .alpha = 1}};
+                     .t = {data(b, m[i], WIDTH), wide(b, n[i], WIDTH), data(b, m[i], n[i])},
+                     .p.gemm = {.trans_b = 1,
+                                .alpha = 1,
+                                .round = bti_precision_data(b->precision),
+                                .tf32 = b->precision == BTI_PRECISION_TF32}};
         t[i] = seconds(b, &c, 1);
         flops[i] = bti_op_flops(&c, 0);
         bytes[i] = bti_op_bytes(&c);
@@ -114,7 +123,7 @@ static void measure_rows(bench *b, bti_rates *r) {
     int64_t rows = (int64_t)(8 * MIB / 4 / WIDTH);
     b->used = 0;
     bt_view x = data(b, rows, WIDTH), y = data(b, rows, WIDTH), z = data(b, rows, WIDTH);
-    bt_view w = data(b, rows, WIDTH), stats = data(b, rows, 2), v = data(b, 1, WIDTH);
+    bt_view w = data(b, rows, WIDTH), stats = wide(b, rows, 2), v = wide(b, 1, WIDTH);
     bt_view pos = part(b, rows, 2, BT_I32);
     bt_drop drop = {.seed = 1, .update = 1, .p = 0.1f};
     bt_call norm = {.op = BT_OP_ADD_NORM_FWD,
@@ -148,7 +157,7 @@ static double attention(bench *b, int64_t length, double *flops, double *bytes) 
     }
     bt_view t = part(b, n, BT_SEQ_COLS, BT_I32), x[8];
     for (int i = 0; i < 8; i++) x[i] = data(b, rows, WIDTH);
-    bt_view lse = data(b, rows, HEADS);
+    bt_view lse = wide(b, rows, HEADS);
     bt_attn_params p = {
         .heads = HEADS, .scale = 0.125, .drop = {.seed = 1, .update = 1, .p = 0.1f}};
     bt_call f = {.op = BT_OP_ATTN_FWD, .t = {x[0], x[1], x[2], t, {0}, x[3], lse}, .p.attn = p};
@@ -172,10 +181,13 @@ static void measure_attention(bench *b, bti_rates *r) {
 
 static void measure_loss(bench *b, bti_rates *r) {
     b->used = 0;
-    bt_call c = {
-        .op = BT_OP_CROSS_ENTROPY,
-        .t = {data(b, 64, 32768), data(b, 1, 32768), part(b, 64, 1, BT_I32), data(b, 64, 2)},
-        .p.cross_entropy = {0.1, 1e-3, 1}};
+    bt_call c = {.op = BT_OP_CROSS_ENTROPY,
+
+                 .t = {[BT_CROSS_ENTROPY_LOGITS] = wide(b, 64, 32768),
+                       [BT_CROSS_ENTROPY_BIAS] = wide(b, 1, 32768),
+                       [BT_CROSS_ENTROPY_LABELS] = part(b, 64, 1, BT_I32),
+                       [BT_CROSS_ENTROPY_LOSS] = wide(b, 64, 2)},
+                 .p.cross_entropy = {0.1, 1e-3, 1}};
     r->seconds[BTI_COST_LOSS_BYTE] = seconds(b, &c, 1) / bti_op_bytes(&c);
 }
 
@@ -184,17 +196,20 @@ static void measure_state(bench *b, bti_rates *r) {
     int64_t n = (int64_t)(12 * MIB / 4);
     b->used = 0;
     for (int i = 0; i < BT_SCALAR_COUNT; i++) one[i] = i == BT_SCALAR_SKIP ? 0 : 1;
-    bt_view s = data(b, 1, BT_SCALAR_COUNT);
+    bt_view s = wide(b, 1, BT_SCALAR_COUNT);
     bt_call c = {.op = BT_OP_ADAMW,
-                 .t = {data(b, 1, n), s, data(b, 1, n), data(b, 1, n), data(b, 1, n)},
+                 .t = {wide(b, 1, n), s, wide(b, 1, n), wide(b, 1, n), wide(b, 1, n)},
                  .p.adamw = {.beta1 = 0.9, .beta2 = 0.98, .eps = 1e-9}};
     if (b->status == BT_OK)
         b->status = b->dev->ops->upload(b->dev, NULL, s.buf, s.off, one, sizeof one);
     r->seconds[BTI_COST_STATE_BYTE] = seconds(b, &c, 1) / bti_op_bytes(&c);
 }
 
-bt_status bti_rates_measure(bt_dev *dev, bti_rates *out) {
-    bench b = {.dev = dev, .start = now(), .own = clock_now(CLOCK_PROCESS_CPUTIME_ID)};
+bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out) {
+    bench b = {.dev = dev,
+               .precision = precision,
+               .start = now(),
+               .own = clock_now(CLOCK_PROCESS_CPUTIME_ID)};
     bti_rates r;
     BT_TRY(dev->ops->alloc(dev, MEMORY, &b.buf));
     b.status = dev->ops->fill(dev, NULL, b.buf, 0, MEMORY, 0);
@@ -267,7 +282,7 @@ static char *path_of(const char *key) {
     return path;
 }
 
-void bti_rates_get(bt_dev *dev, bti_rates *out) {
+void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
     const bt_dev_info *info = &dev->info;
     bti_rates_default(info, out);
     const char *given = bti_user_rates();
@@ -277,12 +292,12 @@ void bti_rates_get(bt_dev *dev, bti_rates *out) {
         return;
     }
     if (!(info->flops > 0) || (info->max_alloc > 0 && info->max_alloc < MEMORY)) return;
-    char *key = bti_format("%s, %s, %u threads, %s", info->backend, info->name,
-                           (unsigned)info->threads, BT_VERSION);
+    char *key = bti_format("%s, %s, %u threads, %s, %s", info->backend, info->name,
+                           (unsigned)info->threads, BT_VERSION, bti_precision_name(precision));
     char *path = key ? path_of(key) : NULL;
     bt_status kept = path ? bti_rates_load(path, key, info->flops, out) : BT_EINPUT;
-    if (kept != BT_OK && key != NULL && bti_rates_measure(dev, out) == BT_OK && path != NULL &&
-        !far_from(1 / out->seconds[BTI_COST_PRODUCT_FLOP], info->flops) &&
+    if (kept != BT_OK && key != NULL && bti_rates_measure(dev, precision, out) == BT_OK &&
+        path != NULL && !far_from(1 / out->seconds[BTI_COST_PRODUCT_FLOP], info->flops) &&
         bti_rates_save(path, key, info->flops, out) != BT_OK)
         bti_log(BT_LOG_INFO, "rates of the device are not kept: %s", bt_last_error());
     bti_free(path);

@@ -3,16 +3,18 @@
 #define BANTAM_TRAIN_RATES_H
 
 #include "core/plan/cost.h"
+#include "core/train/run_file.h"
 
-/* Seconds of each kind of work on an open device: as kept in the user's cache folder
- * (XDG_CACHE_HOME or ~/.cache, bantam/rates-KEY.json; KEY: device, backend, threads, version), else
- * measured in a third of a second at most and kept there. A device that states no product rate
- * (ref, null) is not measured. What fails costs accuracy or time, never the run: the defaults hold
- * then. BANTAM_RATES names a file of such rates that holds instead, whatever its device. */
-void bti_rates_get(bt_dev *dev, bti_rates *out);
+/* Seconds of each kind of work on an open device in a precision that it has: as kept in the user's
+ * cache folder (XDG_CACHE_HOME or ~/.cache, bantam/rates-KEY.json; KEY: device, backend, threads,
+ * version, precision), else measured in a third of a second at most and kept there. A device that
+ * states no product rate (ref, null) is not measured. What fails costs accuracy or time, never the
+ * run: the defaults hold then. BANTAM_RATES names a file of such rates that holds instead, whatever
+ * its device. */
+void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out);
 
 /* The measurement alone. */
-bt_status bti_rates_measure(bt_dev *dev, bti_rates *out);
+bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out);
 /* Kept rates of this key (NULL: any) from a file; BT_EINPUT when it is broken,
  * of another key, or kept when the device stated quite another product rate (0: any will do). */
 bt_status bti_rates_load(const char *path, const char *key, double flops, bti_rates *out);

@@ -15,8 +15,20 @@ typedef enum bti_schedule_kind {
     BTI_SCHEDULE_CONSTANT
 } bti_schedule_kind;
 typedef enum bti_optimizer_kind { BTI_OPTIMIZER_ADAM, BTI_OPTIMIZER_ADAMW } bti_optimizer_kind;
-typedef enum bti_metric { BTI_METRIC_BLEU, BTI_METRIC_CHRF, BTI_METRIC_LOSS } bti_metric;
-typedef enum bti_precision { BTI_PRECISION_FP32 } bti_precision;
+typedef enum bti_metric {
+    BTI_METRIC_BLEU,
+    BTI_METRIC_CHRF,
+    BTI_METRIC_LOSS,
+    BTI_METRIC_ACCURACY,
+    BTI_METRIC_F1
+} bti_metric;
+typedef enum bti_precision {
+    BTI_PRECISION_FP32,
+    BTI_PRECISION_TF32,
+    BTI_PRECISION_FP16,
+    BTI_PRECISION_BF16,
+    BTI_PRECISION_COUNT
+} bti_precision;
 typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
 /* recompute: auto lets the planner choose; the others are the levels that a layer may have by
  * itself, RECOMPUTE_NONE + level (core/model/levels.h). */
@@ -41,6 +53,7 @@ typedef struct bti_feature_input {
     char *name;
     bti_files train, valid;
     int64_t width, max_rows; /* 0: as the files say, any */
+    int norm;
 } bti_feature_input;
 
 typedef struct bti_feature_inputs {
@@ -73,6 +86,8 @@ typedef struct bti_run_config {
         double label_smoothing, clip_norm;
         uint64_t seed;
         bti_precision precision;
+        double loss_scale, loss_scale_max;
+        int64_t loss_scale_growth;
     } training;
     struct {
         bti_optimizer_kind kind;

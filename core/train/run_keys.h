@@ -85,6 +85,8 @@ bt_status bti_key_set_list(void *base, const bti_key *key, char *const *text, si
 char *bti_key_print(const void *base, const bti_key *key);
 /* A path that is not given and has no default: the effective file leaves its key out. */
 int bti_key_is_absent(const void *base, const bti_key *key);
+/* The name of what differs between the two tokenisers; NULL when they are one. */
+const char *bti_tokenizers_differ(const bti_run_config *cfg);
 /* Frees what the field owns. */
 void bti_key_clear(void *base, const bti_key *key);
 

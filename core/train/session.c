@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/data/unknown.h"
 #include "core/train/plan_file.h"
+#include "core/train/precision.h"
 #include "core/train/validation.h"
 
 /* ---- text --------------------------------------------------------------------------------------
@@ -85,6 +86,7 @@ static int knows_nothing(const bti_session *s, int side) {
 /* A text of which nothing is known was made for another tokeniser. */
 static bt_status check_unknown(const bti_session *s) {
     for (int side = 0; side < 2 && !s->cfg->data.allow_unknown; side++) {
+        if (s->tokenizer[side] == NULL) continue;
         const bti_files *files = side ? &s->cfg->data.train_target : &s->cfg->data.train_source;
         if (knows_nothing(s, side))
             return bti_fail(BT_EINPUT,
@@ -108,85 +110,147 @@ static void say_text(const bti_session *s) {
                 (long long)c->overlong, (long long)s->cfg->data.max_length,
                 s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
                 (long long)c->first_overlong_line);
-    for (int i = 0; i < 2; i++) say_unknown(s, i, unknown[i], ids[i] - bti_corpus_count(s->corpus));
+    for (int i = 0; i < 2; i++)
+        if (s->tokenizer[i] != NULL)
+            say_unknown(s, i, unknown[i], ids[i] - bti_corpus_count(s->corpus));
     bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
             (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
             (long long)c->target_ids);
 }
 
+/* Texts of a part, of the sides that have any. */
+static bt_status open_corpus(const bti_session *s, bti_corpus_config c, bti_corpus **out) {
+    if (c.source.count + c.target.count == 0) return BT_OK;
+    BT_TRY(bti_corpus_open(&c, s->tokenizer[0], s->tokenizer[1], s->cfg->data.cache, out));
+    if (bti_corpus_count(*out) > 0) return BT_OK;
+    const bti_files *files = bti_corpus_files(&c, c.source.count == 0);
+    return bti_fail(BT_EINPUT, "%s holds no line to use", files->path[0]);
+}
+
 static bt_status open_valid(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    if (!bti_validates(c) || s->corpus == NULL) return BT_OK;
+    if (!bti_validates(c) || s->assumed) return BT_OK;
     bti_corpus_config valid = corpus_config(s);
     valid.source = c->data.valid_source;
     valid.target = c->data.valid_target;
     valid.overlong = BTI_OVERLONG_TRUNCATE;
-    BT_TRY(bti_corpus_open(&valid, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->valid));
-    if (bti_corpus_count(s->valid) == 0)
-        return bti_fail(BT_EINPUT, "%s and %s hold no pair to validate on",
-                        c->data.valid_source.path[0], c->data.valid_target.path[0]);
-    return BT_OK;
+    BT_TRY(open_corpus(s, valid, &s->valid));
+    return bti_examples_open(c, BTI_PART_VALID, s->valid, &s->train, s->stop, &s->held_out);
 }
 
 bt_status bti_session_tokenizers(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    for (int side = 0; side < (c->shared ? 1 : 2); side++) {
+    const int text[2] = {c->data.train_source.count > 0, c->data.train_target.count > 0};
+    int both = text[0] && text[1];
+    for (int side = 0; side < 2; side++) {
+        if (!text[side] || (side == 1 && both && c->shared)) continue;
         BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
-    if (c->shared) s->tokenizer[1] = s->tokenizer[0];
+    if (both && c->shared) s->tokenizer[1] = s->tokenizer[0];
     return BT_OK;
 }
 
-/* No text is read: vocabularies are as large as the tokenisers' files say, or the run file. */
-static bt_status assume_text(bti_session *s) {
+static int has_text(const bti_session *s, int side) {
     const bti_run_config *c = s->cfg;
-    for (int side = 0; side < 2; side++)
+    return (side ? c->data.train_target.count : c->data.train_source.count) > 0;
+}
+
+/* Symbols of a side of whose text nothing is read: as many as its tokeniser's file has, or as the
+ * run file says. */
+static bt_status assume_vocabulary(bti_session *s, int side) {
+    const bti_tokenizer_config *t = &s->cfg->tokenizer[side];
+    char *file = bti_tokenizer_trained_file(t);
+    if (file == NULL) return BT_ENOMEM;
+    int there = bti_file_exists(file);
+    bti_free(file);
+    if (there) BT_TRY(bti_tokenizer_open(t, &s->tokenizer[side]));
+    s->vocab[side] = there ? bti_tokenizer_size(s->tokenizer[side]) : t->size;
+    if (s->vocab[side] > 0) return BT_OK;
+    return bti_fail(BT_EINPUT,
+                    "%s is not there: give its number of symbols, tokenizer.size, to plan "
+                    "without it",
+                    t->model);
+}
+
+static bt_status assume_features(const bti_session *s) {
+    const bti_model_config *m = &s->shape;
+    for (int32_t f = 0; f < m->features; f++)
+        if (m->feature[f].width == 0 || m->feature[f].rows == 0)
+            return bti_fail(BT_EINPUT,
+                            "feature %s: give its width and max_rows to plan without its files",
+                            m->feature[f].name);
+    if (m->head != BTI_HEAD_DECODER && m->outputs == 0)
+        return bti_fail(BT_EINPUT, "give model.outputs to plan without labels");
+    return BT_OK;
+}
+
+/* Nothing is read. */
+static bt_status assume_examples(bti_session *s) {
+    const bti_run_config *c = s->cfg;
+    for (int side = 0; side < 2; side++) {
+        if (!has_text(s, side)) s->lengths[side] = 0;
+        if (has_text(s, side) && s->lengths[side] == 0)
+            return bti_fail(BT_EUSAGE, "assumed pairs need %s tokens", side_name[side]);
         if (s->lengths[side] > c->data.max_length)
             return bti_fail(BT_EUSAGE,
                             "assumed pairs of %lld source and %lld target tokens are longer than "
                             "data.max_length %lld",
                             (long long)s->lengths[0], (long long)s->lengths[1],
                             (long long)c->data.max_length);
-    for (int side = 0; side < (c->shared ? 1 : 2); side++) {
-        const bti_tokenizer_config *t = &c->tokenizer[side];
-        char *file = bti_tokenizer_trained_file(t);
-        if (file == NULL) return BT_ENOMEM;
-        int there = bti_file_exists(file);
-        bti_free(file);
-        if (there) {
-            BT_TRY(bti_tokenizer_open(t, &s->tokenizer[side]));
-            s->vocab[side] = bti_tokenizer_size(s->tokenizer[side]);
-        } else if (t->size > 0) {
-            s->vocab[side] = t->size;
-        } else {
-            return bti_fail(BT_EINPUT,
-                            "%s is not there: give its number of symbols, tokenizer.size, to plan "
-                            "without it",
-                            t->model);
-        }
     }
-    if (c->shared) s->tokenizer[1] = s->tokenizer[0];
-    if (c->shared) s->vocab[1] = s->vocab[0];
-    return BT_OK;
+    for (int side = 0; side < 2; side++)
+        if (has_text(s, side) && !(side == 1 && c->shared && has_text(s, 0)))
+            BT_TRY(assume_vocabulary(s, side));
+    if (c->shared && has_text(s, 0) && has_text(s, 1)) {
+        s->tokenizer[1] = s->tokenizer[0];
+        s->vocab[1] = s->vocab[0];
+    }
+    return assume_features(s);
 }
 
-static bt_status open_text(bti_session *s) {
+/* What only the files say of the model. */
+static void take_shape(bti_session *s) {
+    bti_model_config *m = &s->shape;
+    for (int32_t f = 0; f < m->features; f++) {
+        int64_t most = bti_examples_most_rows(&s->train, f);
+        if (s->held_out.inputs.features > 0 && bti_examples_most_rows(&s->held_out, f) > most)
+            most = bti_examples_most_rows(&s->held_out, f);
+        m->feature[f].width = bti_features_width(s->train.inputs.feature[f]);
+        if (m->feature[f].rows == 0) m->feature[f].rows = most;
+    }
+    if (m->head != BTI_HEAD_DECODER && m->outputs == 0) m->outputs = s->train.outputs;
+}
+
+static bt_status check_outputs(const bti_session *s) {
+    const bti_model_config *m = &s->shape;
+    if (m->head == BTI_HEAD_DECODER || s->train.outputs == m->outputs) return BT_OK;
+    return bti_fail(BT_EINPUT, "model.outputs is %lld, the labels of %s have %lld",
+                    (long long)m->outputs, s->cfg->data.train_labels.path[0],
+                    (long long)s->train.outputs);
+}
+
+static bt_status open_examples(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    if (s->lengths[0] > 0) return assume_text(s);
+    s->shape = c->model;
+    if (s->assumed) return assume_examples(s);
     BT_TRY(bti_session_tokenizers(s));
-    for (int side = 0; side < 2; side++) s->vocab[side] = bti_tokenizer_size(s->tokenizer[side]);
+    for (int side = 0; side < 2; side++)
+        s->vocab[side] = has_text(s, side) ? bti_tokenizer_size(s->tokenizer[side]) : 0;
     bti_corpus_config corpus = corpus_config(s);
-    bti_log(BT_LOG_INFO, "reading %s and %s", c->data.train_source.path[0],
-            c->data.train_target.path[0]);
-    BT_TRY(bti_corpus_open(&corpus, s->tokenizer[0], s->tokenizer[1], c->data.cache, &s->corpus));
-    if (bti_corpus_count(s->corpus) == 0)
-        return bti_fail(BT_EINPUT, "%s and %s hold no pair to train on",
-                        c->data.train_source.path[0], c->data.train_target.path[0]);
-    say_text(s);
-    BT_TRY(check_unknown(s));
-    return bti_batcher_new(s->corpus, c->training.batch, c->training.batch_unit, c->training.seed,
-                           &s->batcher);
+    for (int side = 0; side < 2; side++)
+        if (has_text(s, side))
+            bti_log(BT_LOG_INFO, "reading %s", bti_corpus_files(&corpus, side)->path[0]);
+    BT_TRY(open_corpus(s, corpus, &s->corpus));
+    if (s->corpus != NULL) say_text(s);
+    if (s->corpus != NULL) BT_TRY(check_unknown(s));
+    BT_TRY(bti_examples_open(c, BTI_PART_TRAIN, s->corpus, NULL, s->stop, &s->train));
+    if (s->train.count == 0) return bti_fail(BT_EINPUT, "%s: no example to train on", c->path);
+    BT_TRY(open_valid(s));
+    take_shape(s);
+    BT_TRY(check_outputs(s));
+    return bti_batcher_of(s->corpus, s->train.count, c->training.batch, c->training.batch_unit,
+                          c->training.seed, &s->batcher);
 }
 
 /* ---- model -------------------------------------------------------------------------- */
@@ -200,7 +264,13 @@ static bt_status freeze(const bti_run_config *cfg, bti_model *m) {
 static bt_status check_freeze(const bti_run_config *cfg) {
     bti_model *m;
     if (cfg->freeze.count == 0) return BT_OK;
-    BT_TRY(bti_model_new(&cfg->model, 1, 1, BT_F32, &m));
+    bti_model_config shape = cfg->model; /* sizes are not known yet, and say nothing of names */
+    for (int32_t f = 0; f < shape.features; f++) {
+        if (shape.feature[f].width == 0) shape.feature[f].width = 1;
+        if (shape.feature[f].rows == 0) shape.feature[f].rows = 2;
+    }
+    if (shape.outputs == 0) shape.outputs = 1;
+    BT_TRY(bti_model_new(&shape, cfg->data.train_source.count > 0, 1, BT_F32, &m));
     bt_status status = freeze(cfg, m);
     bti_model_free(m);
     return status;
@@ -210,17 +280,20 @@ bt_status bti_session_initial(bti_session *s) {
     const bti_run_config *c = s->cfg;
     uint64_t tokenizer[2];
     /* Nothing to compare it with where not even a tokeniser is there. */
-    if (c->initial_model == NULL || s->tokenizer[1] == NULL) return BT_OK;
+    int known = s->tokenizer[0] != NULL || s->tokenizer[1] != NULL || !s->assumed;
+    if (c->initial_model == NULL || !known) return BT_OK;
     BT_TRY(bti_initial_open(c->initial_model, c->initial_partial, s->model, &s->initial));
     bti_log(bti_initial_is_whole(s->initial) ? BT_LOG_INFO : BT_LOG_WARN, "first values: %s",
             bti_initial_text(s->initial));
-    for (int i = 0; i < 2; i++) tokenizer[i] = bti_tokenizer_checksum(s->tokenizer[i]);
+    for (int i = 0; i < 2; i++)
+        tokenizer[i] = s->tokenizer[i] ? bti_tokenizer_checksum(s->tokenizer[i]) : 0;
     bti_initial_compare(s->initial, c, tokenizer);
     return BT_OK;
 }
 
 static bt_status make_model(bti_session *s) {
-    BT_TRY(bti_model_new(&s->cfg->model, s->vocab[0], s->vocab[1], BT_F32, &s->model));
+    BT_TRY(bti_model_new(&s->shape, s->vocab[0], s->vocab[1], BT_F32, &s->model));
+    bti_precision_set(s->cfg->training.precision, s->model);
     return freeze(s->cfg, s->model);
 }
 
@@ -246,7 +319,8 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
 bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
     const bti_run_config *c = s->cfg;
     uint32_t compact = bti_model_may_compact(m);
-    bti_updates u = {.corpus = s->corpus,
+    bti_updates u = {.examples = s->assumed ? NULL : &s->train,
+                     .model = m,
                      .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
                      .lengths = {s->lengths[0], s->lengths[1]},
                      .batch = c->training.batch,
@@ -261,13 +335,8 @@ bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
 
 bt_status bti_session_workload(const bti_session *s, const bti_updates *u, bti_workload *out) {
     BT_TRY(bti_workload_measure(u, out));
-    if (s->valid == NULL) return BT_OK;
-    const bti_corpus_stats *v = bti_corpus_get_stats(s->valid); /* runs under the same caps */
-    const int64_t most[2] = {v->max_source, v->max_target};
-    for (int side = 0; side < 2; side++) {
-        int64_t n = most[side] < u->max_length ? most[side] : u->max_length;
-        if (n > out->longest[side]) out->longest[side] = n;
-    }
+    /* The held-out part runs under the same caps. */
+    if (s->held_out.count > 0) bti_workload_add_longest(u, &s->held_out, out);
     return BT_OK;
 }
 
@@ -331,7 +400,10 @@ bt_status bti_session_plan(const bti_session *s, bti_model *m, const bti_workloa
         *out = alone;
         return BT_OK;
     }
-    bt_status status = plan_validation(s, m, max_length, alone, &batch, &options);
+    bt_status status = BT_OK;
+    if (bti_has_decoder(&m->cfg))
+        status = plan_validation(s, m, max_length, alone, &batch, &options);
+    options.validation = 1;
     bti_run_plan_free(alone);
     BT_TRY(status);
     if (decode_batch != NULL) *decode_batch = batch;
@@ -350,7 +422,9 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
 /* The plan that the run began with; without a good one another is searched. */
 static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
     if (path == NULL || !bti_file_exists(path)) return 0;
-    if (bti_plan_file_read(path, s->dev->info.name, s->model->layers, out) == BT_OK) return 1;
+    const char *precision = bti_precision_name(s->cfg->training.precision);
+    if (bti_plan_file_read(path, s->dev->info.name, precision, s->model->layers, out) == BT_OK)
+        return 1;
     bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
     return 0;
 }
@@ -362,12 +436,30 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     int64_t rows = w->max_rows[0] > w->max_rows[1] ? w->max_rows[0] : w->max_rows[1];
     BT_TRY(bti_device_warm(s->dev, s->model, rows < 4096 ? rows : 4096, 256));
     BT_TRY(bti_memory_budget(s->dev, o->memory, s->cfg->memory.limit, &s->budget));
-    if (s->known == NULL) bti_rates_get(s->dev, &s->rates);
+    if (s->known == NULL) bti_rates_get(s->dev, s->cfg->training.precision, &s->rates);
     bti_plan_options options = bti_session_plan_options(s);
     bti_choice kept;
     if (read_kept(s, o->kept, &kept)) options.wanted = &kept;
     return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
                             &s->plan);
+}
+
+/* The next device that computes in the run's precision. */
+static bt_status next_device(const bti_session *s, bti_device_list *l, int *at, int threads,
+                             const char **known, bt_dev **out) {
+    for (;;) {
+        bt_dev *dev;
+        BT_TRY(bti_device_next(l, at, threads, known, &dev));
+        bt_status status = bti_precision_check(&dev->info, s->cfg->training.precision);
+        if (status == BT_OK) {
+            *out = dev;
+            return BT_OK;
+        }
+        bti_device_close(dev);
+        if (l->named) return status;
+        snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        bti_log(BT_LOG_WARN, "passed over: %s", l->last);
+    }
 }
 
 /* Goes on to the devices behind the first one while the plan does not fit; when it fits on none,
@@ -382,7 +474,7 @@ static bt_status plan_somewhere(bti_session *s, const bti_session_options *o, bt
         bti_session next = first;
         next.plan = NULL;
         const char **known = o->known_devices ? &next.known : NULL;
-        if (bti_device_next(l, &at, o->threads, known, &next.dev) != BT_OK) break;
+        if (next_device(s, l, &at, o->threads, known, &next.dev) != BT_OK) break;
         if (make_plan(&next, o) == BT_OK && next.plan->fits) {
             bti_log(BT_LOG_INFO, "the run fits on %s, not on %s", next.dev->info.name,
                     first.dev->info.name);
@@ -397,6 +489,14 @@ static bt_status plan_somewhere(bti_session *s, const bti_session_options *o, bt
     return status == BT_OK ? BT_OK : bti_fail(status, "%s", text);
 }
 
+/* A run without text is planned from the sizes in its run file where its first file is not there:
+ * only text has lengths that somebody must assume. */
+static int absent(const bti_run_config *cfg) {
+    const bti_feature_inputs *f = &cfg->data.features;
+    return cfg->data.train_source.count + cfg->data.train_target.count == 0 && f->count > 0 &&
+           !bti_file_exists(f->item[0].train.path[0]);
+}
+
 bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options *options,
                            bti_session **out) {
     bti_session *s = bti_alloc(1, sizeof *s);
@@ -404,12 +504,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     s->cfg = cfg;
     s->stop = options->stop;
     for (int side = 0; side < 2; side++) s->lengths[side] = options->lengths[side];
-    if (cfg->data.features.count > 0 || cfg->data.train_labels.count > 0) {
-        bti_session_close(s);
-        return bti_fail(BT_EINPUT,
-                        "%s: this version does not train on data.features or data.labels",
-                        cfg->path);
-    }
+    s->assumed = s->lengths[0] > 0 || s->lengths[1] > 0 || (options->known_devices && absent(cfg));
     uint64_t unused;
     bti_device_list devices;
     int at = 0;
@@ -417,10 +512,9 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     bti_device_list_make(options->device, &devices);
     /* What can be refused at once is: a wrong device, size or name before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
-    if (status == BT_OK) status = bti_device_next(&devices, &at, options->threads, known, &s->dev);
+    if (status == BT_OK) status = next_device(s, &devices, &at, options->threads, known, &s->dev);
     if (status == BT_OK) status = check_freeze(cfg);
-    if (status == BT_OK) status = open_text(s);
-    if (status == BT_OK) status = open_valid(s);
+    if (status == BT_OK) status = open_examples(s);
     if (status == BT_OK) status = make_model(s);
     if (status == BT_OK && !options->resume) status = bti_session_initial(s);
     if (status == BT_OK) status = find_last_update(s, options->updates);
@@ -445,6 +539,8 @@ void bti_session_close(bti_session *s) {
     bti_model_free(s->model);
     bti_device_close(s->dev);
     bti_batcher_free(s->batcher);
+    bti_examples_close(&s->train);
+    bti_examples_close(&s->held_out);
     bti_corpus_free(s->valid);
     bti_corpus_free(s->corpus);
     if (s->tokenizer[1] != s->tokenizer[0]) bti_tokenizer_free(s->tokenizer[1]);

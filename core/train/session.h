@@ -12,10 +12,13 @@ typedef struct bti_session {
     const bti_run_config *cfg;
     const volatile sig_atomic_t *stop;
     bti_tokenizer *tokenizer[2]; /* the same one when shared */
-    bti_corpus *corpus, *valid;  /* valid: NULL when the run does not validate */
+    bti_corpus *corpus, *valid;  /* NULL: no text is read; valid: or the run does not validate */
+    bti_examples train, held_out;
     bti_batcher *batcher;
-    int64_t lengths[2]; /* of every pair, when they are assumed; corpus is NULL then */
-    int64_t vocab[2];   /* symbols of each side */
+    int assumed;            /* nothing is read: every example is alike */
+    int64_t lengths[2];     /* of every pair then */
+    int64_t vocab[2];       /* symbols of each side; 0: no text there */
+    bti_model_config shape; /* the run file's, with what the features and labels say */
     bt_dev *dev;
     const char *known; /* name of a device that is known from a table only; else NULL */
     bti_budget budget;
@@ -47,7 +50,8 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s);
 /* Opens and checks the run file's initial_model where it has one, and says what was found. */
 bt_status bti_session_initial(bti_session *s);
-/* The part of it that opens the tokenisers, for a session that holds cfg and stop only. */
+/* The part of it that opens the tokenisers, for a session that holds cfg and stop only. A side
+ * without text gets none. */
 bt_status bti_session_tokenizers(bti_session *s);
 
 /* ---- plans of the session's run and of changed ones ---------------------------------------------

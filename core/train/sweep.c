@@ -14,7 +14,9 @@
 /* The most that an update could hold: all pairs, or all target tokens; of an assumed text, so much
  * that row numbers still fit in 32 bits. */
 static int64_t whole_text(const bti_session *s) {
-    int64_t longest = s->lengths[0] > s->lengths[1] ? s->lengths[0] : s->lengths[1];
+    const int64_t *n = s->workload.longest;
+    int64_t longest = n[0] > n[1] ? n[0] : n[1];
+    if (s->corpus == NULL && !s->assumed) return s->train.count;
     if (s->corpus == NULL)
         return s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? INT32_MAX / 2 / longest
                                                                   : INT32_MAX / 2;

@@ -9,11 +9,13 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/train/advice.h"
 #include "core/train/checkpoint.h"
 #include "core/train/log_json.h"
 #include "core/train/plan_file.h"
 #include "core/train/plot.h"
+#include "core/train/precision.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
 #include "core/train/validation.h"
@@ -78,11 +80,13 @@ static bti_checkpoint_info info_of(const trainer *t) {
     bti_checkpoint_info info = t->valid;
     info.update = t->done;
     info.steps = t->engine->steps;
-    info.corpus = bti_corpus_checksum(t->s->corpus);
+    info.loss_scale = t->engine->loss_scale;
+    info.good = t->engine->good;
+    info.corpus = bti_examples_checksum(&t->s->train);
     info.run = t->run_text;
     for (int i = 0; i < 2; i++) {
         info.vocab[i] = t->s->model->vocab[i];
-        info.tokenizer[i] = bti_tokenizer_checksum(t->s->tokenizer[i]);
+        info.tokenizer[i] = t->s->tokenizer[i] ? bti_tokenizer_checksum(t->s->tokenizer[i]) : 0;
     }
     return info;
 }
@@ -132,6 +136,11 @@ static const char *const fixed[] = {"model.d_model",
                                     "model.tie_embeddings",
                                     "model.final_norm",
                                     "model.norm_eps",
+                                    "model.fusion",
+                                    "model.learned_rows",
+                                    "model.head",
+                                    "model.pooling",
+                                    "model.outputs",
                                     "training.batch",
                                     "training.batch_unit",
                                     "training.seed",
@@ -160,6 +169,7 @@ static int is_outside(const char *key) {
 typedef struct difference {
     const bti_run_config *cfg;
     int fixed_only; /* else the other changes are told */
+    int rescaled;   /* what the loss scale was found for has changed */
     char text[512];
 } difference;
 
@@ -168,6 +178,8 @@ static void note_difference(void *user, const char *key, const char *was, const 
     int is_same_run = !is_fixed(d->cfg, key);
     if (is_same_run && is_outside(key)) return;
     if (is_same_run) {
+        d->rescaled |= strcmp(key, "training.precision") == 0;
+        d->rescaled |= strcmp(key, "training.loss_scale") == 0;
         if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
         return;
     }
@@ -176,8 +188,8 @@ static void note_difference(void *user, const char *key, const char *was, const 
              is);
 }
 
-/* What decides the loss curve must be as it was. */
-static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
+/* What decides the loss curve must be as it was. *rescaled: the loss scale begins anew. */
+static bt_status check_resume(const trainer *t, const bti_checkpoint *c, int *rescaled) {
     static const char *const side[] = {"source", "target"};
     bti_checkpoint_info here = info_of(t);
     for (int i = 0; i < 2; i++)
@@ -204,6 +216,7 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c) {
     d.fixed_only = 0;
     if (status == BT_OK) status = bti_run_config_compare(old, t->cfg, note_difference, &d);
     bti_run_config_free(old);
+    *rescaled = d.rescaled;
     return status;
 }
 
@@ -241,8 +254,11 @@ static bt_status begin(trainer *t) {
             bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
         return first_values(t);
     }
-    bt_status status = check_resume(t, c);
+    int rescaled = 0;
+    double scale = t->engine->loss_scale;
+    bt_status status = check_resume(t, c, &rescaled);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
+    if (status == BT_OK && rescaled) status = bti_engine_set_scale(t->engine, scale, 0);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
         t->valid = c->info;
@@ -255,6 +271,17 @@ static bt_status begin(trainer *t) {
 /* ---- updates -----------------------------------------------------------------------------------
  */
 
+/* A gradient of fp16 is too large at times: that is how the loss scale is found. */
+static void say_skip(const trainer *t, const bti_update_result *r) {
+    if (t->engine->settings.scaling.growth_interval > 0)
+        bti_log(BT_LOG_INFO,
+                "update %lld: a gradient overflows; the step is skipped, the loss scale is %g now",
+                (long long)t->done, r->loss_scale);
+    else
+        bti_log(BT_LOG_WARN, "update %lld: a gradient is not finite; the step is skipped",
+                (long long)t->done);
+}
+
 static bt_status after_skip(trainer *t, const bti_update_result *r) {
     if (!r->skipped) {
         t->skipped_in_row = 0;
@@ -262,14 +289,19 @@ static bt_status after_skip(trainer *t, const bti_update_result *r) {
     }
     t->skipped++;
     t->skipped_in_row++;
-    if (r->rows[1] > 0)
-        bti_log(BT_LOG_WARN, "update %lld: a gradient is not finite; the step is skipped",
-                (long long)t->done);
+    if (r->rows[1] > 0) say_skip(t, r);
+    if (r->loss_scale < 1)
+        return bti_fail(BT_ENUMERIC,
+                        "update %lld: gradients overflow fp16 even at loss scale %g; set "
+                        "training.precision to bf16 or fp32, or lower optimizer.lr, and go on from "
+                        "the last checkpoint",
+                        (long long)t->done, 2 * r->loss_scale);
     if (t->skipped_in_row < MAX_SKIPPED) return BT_OK;
     return bti_fail(BT_ENUMERIC,
                     "update %lld: gradients were not finite in %d updates in a row; lower "
-                    "optimizer.lr or lengthen schedule.warmup and go on from the last checkpoint",
-                    (long long)t->done, MAX_SKIPPED);
+                    "%soptimizer.lr or lengthen schedule.warmup and go on from the last checkpoint",
+                    (long long)t->done, MAX_SKIPPED,
+                    r->loss_scale > 1 ? "training.loss_scale or " : "");
 }
 
 static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, double lr,
@@ -289,7 +321,7 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
                              .tokens_per_s = rate,
                              .planned_bytes = t->s->plan->total,
                              .peak_bytes = peak_bytes(t),
-                             .loss_scale = 1,
+                             .loss_scale = r->loss_scale,
                              .skipped = r->skipped};
     BT_TRY(bti_log_json_write(t->log, &record));
     report(t, &(bt_progress){.kind = BT_PROGRESS_UPDATE,
@@ -305,7 +337,7 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
                              .tokens_per_s = t->rate,
                              .planned_bytes = record.planned_bytes,
                              .peak_bytes = record.peak_bytes,
-                             .loss_scale = 1,
+                             .loss_scale = record.loss_scale,
                              .skipped = t->skipped,
                              .seconds_left =
                                  t->seconds_per_update * (double)(t->s->last_update - t->done),
@@ -319,11 +351,7 @@ static bt_status update(trainer *t) {
     int64_t n, epoch;
     double start = now();
     BT_TRY(bti_batcher_get(t->s->batcher, t->done + 1, &pair, &n, &epoch));
-    for (int64_t i = 0; i < n; i++) {
-        bti_sentence *s = &t->sentence[i];
-        s->ids[0] = bti_corpus_source(t->s->corpus, pair[i], &s->count[0]);
-        s->ids[1] = bti_corpus_target(t->s->corpus, pair[i], &s->count[1]);
-    }
+    for (int64_t i = 0; i < n; i++) bti_examples_get(&t->s->train, pair[i], &t->sentence[i]);
     /* The schedule counts steps taken: a skipped update does not move it. */
     double lr = bti_learning_rate(t->cfg, t->engine->steps + 1);
     bti_update_result r;
@@ -344,9 +372,25 @@ static int stopped(const trainer *t) { return t->options->stop != NULL && *t->op
 /* ---- validation --------------------------------------------------------------------- */
 
 static void show_samples(const bti_validation_result *r) {
-    for (int i = 0; i < BTI_SAMPLES; i++)
-        bti_log(BT_LOG_INFO, "  %.160s\n    -> %.160s\n    == %.160s", r->source[i],
-                r->translation[i], r->reference[i]);
+    for (int i = 0; i < BTI_SAMPLES; i++) {
+        if (r->translation[i] == NULL) continue;
+        bti_log(BT_LOG_INFO, "  %.160s\n    -> %.160s\n    == %.160s",
+                r->source[i] ? r->source[i] : "", r->translation[i], r->reference[i]);
+    }
+}
+
+static void say_validation(const trainer *t, const bti_validation_result *r, int best) {
+    char scores[96];
+    const bti_metrics *m = &r->metrics;
+    if (bti_has_decoder(&t->cfg->model))
+        snprintf(scores, sizeof scores, "perplexity %.3g, BLEU %.2f, chrF %.2f", r->perplexity,
+                 r->bleu, r->chrf);
+    else if (t->cfg->model.head == BTI_HEAD_REGRESSION)
+        snprintf(scores, sizeof scores, "mean square error %.4g", m->mse);
+    else
+        snprintf(scores, sizeof scores, "accuracy %.4f, F1 %.4f", m->accuracy, m->f1);
+    bti_log(BT_LOG_INFO, "update %lld: validation loss %.4f, %s in %.1f s%s", (long long)t->done,
+            r->loss, scores, r->seconds, best ? ", best so far" : "");
 }
 
 static bt_status validate(trainer *t) {
@@ -369,11 +413,11 @@ static bt_status validate(trainer *t) {
                                                                  .perplexity = r.perplexity,
                                                                  .bleu = r.bleu,
                                                                  .chrf = r.chrf,
+                                                                 .accuracy = r.metrics.accuracy,
+                                                                 .f1 = r.metrics.f1,
+                                                                 .mse = r.metrics.mse,
                                                                  .seconds = r.seconds}));
-    bti_log(BT_LOG_INFO,
-            "update %lld: validation loss %.4f, perplexity %.3g, BLEU %.2f, chrF %.2f in %.1f s%s",
-            (long long)t->done, r.loss, r.perplexity, r.bleu, r.chrf, r.seconds,
-            best ? ", best so far" : "");
+    say_validation(t, &r, best);
     show_samples(&r);
     report(t, &(bt_progress){.kind = BT_PROGRESS_VALIDATION,
                              .update = t->done,
@@ -429,7 +473,7 @@ static bt_status open_engine(trainer *t) {
     bti_session *s = t->s;
     const bti_run_config *c = t->cfg;
     bti_engine_settings settings = {
-        .start = bti_tokenizer_specials(s->tokenizer[1]).start,
+        .start = s->tokenizer[1] ? bti_tokenizer_specials(s->tokenizer[1]).start : 0,
         .seed = c->training.seed,
         .smoothing = c->training.label_smoothing,
         .clip_norm = c->training.clip_norm,
@@ -438,13 +482,14 @@ static bt_status open_engine(trainer *t) {
                   .eps = c->optimizer.eps,
                   .weight_decay = c->optimizer.weight_decay,
                   .decoupled = c->optimizer.kind == BTI_OPTIMIZER_ADAMW}};
+    settings.loss_scale = bti_precision_scale(c, &settings.scaling);
     BT_TRY(bti_session_check(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
     BT_TRY(bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
                           s->workload.max_rows[1], &settings, &t->engine));
-    if (s->valid == NULL) return BT_OK;
-    return bti_validation_open(c, s->valid, s->tokenizer[1], t->engine, s->decode_batch,
+    if (s->held_out.count == 0) return BT_OK;
+    return bti_validation_open(c, &s->held_out, s->tokenizer[1], t->engine, s->decode_batch,
                                t->options->stop, &t->validation);
 }
 
@@ -460,8 +505,10 @@ static bt_status copy_into(const char *folder, const char *name, const char *fil
 static bt_status copy_tokenizers(const trainer *t) {
     static const char *const name[] = {"source.tokenizer", "target.tokenizer"};
     static const char *const words[] = {"source.words", "target.words"};
-    for (int side = 0; side < (t->cfg->shared ? 1 : 2); side++) {
+    for (int side = 0; side < 2; side++) {
         const bti_tokenizer_config *c = &t->cfg->tokenizer[side];
+        const bti_tokenizer *mine = t->s->tokenizer[side];
+        if (mine == NULL || (side == 1 && mine == t->s->tokenizer[0])) continue;
         BT_TRY(copy_into(t->cfg->output, name[side], c->model));
         if (c->kind == BTI_TOKENIZER_SPACY)
             BT_TRY(copy_into(t->cfg->output, words[side], c->vocabulary));
@@ -469,11 +516,29 @@ static bt_status copy_tokenizers(const trainer *t) {
     return BT_OK;
 }
 
+/* The names of classes or labels, one a line in order of their numbers. */
+static bt_status write_labels(const trainer *t) {
+    const bti_labels *l = t->s->train.inputs.labels;
+    bti_text text = {0};
+    char *names;
+    if (l == NULL || bti_labels_classes(l) == 0) return BT_OK;
+    for (int32_t k = 0; k < bti_labels_classes(l); k++)
+        bti_text_add(&text, "%s\n", bti_labels_class_name(l, k));
+    BT_TRY(bti_text_take(&text, &names));
+    char *path = bti_path_join(t->cfg->output, "labels.txt");
+    bt_status status = path == NULL ? BT_ENOMEM : bti_file_write(path, names, strlen(names));
+    bti_free(path);
+    bti_free(names);
+    return status;
+}
+
 static bt_status write_output(trainer *t) {
     BT_TRY(copy_tokenizers(t));
+    BT_TRY(write_labels(t));
     char *path = bti_path_join(t->cfg->output, "plan.json");
     if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, t->s->plan);
+    const char *precision = bti_precision_name(t->cfg->training.precision);
+    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, precision, t->s->plan);
     bti_free(path);
     BT_TRY(status);
     path = bti_path_join(t->cfg->output, "run.yaml");
@@ -498,18 +563,22 @@ static void plot(const trainer *t) {
 
 static void say_plan(const trainer *t) {
     const bti_run_plan *p = t->s->plan;
-    const bti_corpus_stats *c = bti_corpus_get_stats(t->s->corpus);
-    char total[32], budget[32];
+    const bti_corpus *c = t->s->corpus;
+    char total[32], budget[32], longest[64] = "";
+    if (c != NULL)
+        snprintf(longest, sizeof longest, "; longest pair: line %lld",
+                 (long long)bti_corpus_get_stats(c)->longest_line);
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
     int64_t frozen = bti_params_frozen(&t->s->model->params);
     if (frozen > 0) bti_log(BT_LOG_INFO, "%lld of the parameters are frozen", (long long)frozen);
     bti_log(BT_LOG_INFO,
-            "%lld parameters on %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d layers "
-            "recomputed, output in chunks of %lld rows; longest pair: line %lld",
-            (long long)t->s->model->params.elements, t->s->dev->info.name, total, budget,
+            "%lld parameters on %s in %s; plan: %s of %s, %lld micro-batch%s an update, %d of %d "
+            "layers recomputed, output in chunks of %lld rows%s",
+            (long long)t->s->model->params.elements, t->s->dev->info.name,
+            bti_precision_name(t->cfg->training.precision), total, budget,
             (long long)p->micro_batches, p->micro_batches == 1 ? "" : "es", p->choice.layers,
-            t->s->model->layers, (long long)p->choices.logit_rows, (long long)c->longest_line);
+            t->s->model->layers, (long long)p->choices.logit_rows, longest);
 }
 
 bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {

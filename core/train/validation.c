@@ -9,7 +9,7 @@
 
 struct bti_validation {
     const bti_run_config *cfg;
-    const bti_corpus *corpus;
+    const bti_examples *examples;
     const bti_tokenizer *target;
     bti_engine *engine;
     const volatile sig_atomic_t *stop;
@@ -21,10 +21,14 @@ struct bti_validation {
     bti_hypothesis *best;
     char **text[2]; /* lines of the source and of the reference */
     char **translation;
+    float *outputs; /* without a decoder */
 };
 
 int bti_validates(const bti_run_config *cfg) {
-    return cfg->validation.every > 0 && cfg->data.valid_source.count > 0;
+    int held_out =
+        cfg->data.valid_source.count + cfg->data.valid_target.count + cfg->data.valid_labels.count >
+        0;
+    return cfg->validation.every > 0 && held_out;
 }
 
 bti_decoder_config bti_validation_decoding(const bti_run_config *cfg, const bti_tokenizer *target,
@@ -69,29 +73,28 @@ static int shorter(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static bt_status take(bti_validation *v, int64_t batch) {
+/* What translations and their scores need. */
+static bt_status take_text(bti_validation *v, int64_t batch) {
     size_t n = (size_t)v->n;
     const bti_engine *e = v->engine;
-    v->sentence = bti_alloc(n, sizeof *v->sentence);
+    const bti_corpus *corpus = v->examples->corpus;
     v->source = bti_alloc(n, sizeof *v->source);
     v->sorted = bti_alloc(n, sizeof *v->sorted);
     v->best = bti_alloc(n, sizeof *v->best);
     v->text[0] = bti_alloc(n, sizeof **v->text);
     v->text[1] = bti_alloc(n, sizeof **v->text);
     v->translation = bti_alloc(n, sizeof *v->translation);
-    if (v->sentence == NULL || v->source == NULL || v->sorted == NULL || v->best == NULL ||
-        v->text[0] == NULL || v->text[1] == NULL || v->translation == NULL)
+    if (v->source == NULL || v->sorted == NULL || v->best == NULL || v->text[0] == NULL ||
+        v->text[1] == NULL || v->translation == NULL)
         return BT_ENOMEM;
     for (int64_t i = 0; i < v->n; i++) {
-        bti_sentence *s = &v->sentence[i];
-        s->ids[0] = bti_corpus_source(v->corpus, i, &s->count[0]);
-        s->ids[1] = bti_corpus_target(v->corpus, i, &s->count[1]);
-        v->source[i] = (bti_source){s->ids[0], s->count[0]};
+        const bti_sentence *s = &v->sentence[i];
+        v->source[i] = (bti_source){.ids = s->ids[0], .count = s->count[0], .input = s};
         v->sorted[i] = &v->source[i];
     }
     qsort(v->sorted, n, sizeof *v->sorted, shorter);
-    BT_TRY(read_lines(&v->cfg->data.valid_source, v->corpus, v->text[0]));
-    BT_TRY(read_lines(&v->cfg->data.valid_target, v->corpus, v->text[1]));
+    BT_TRY(read_lines(&v->cfg->data.valid_source, corpus, v->text[0]));
+    BT_TRY(read_lines(&v->cfg->data.valid_target, corpus, v->text[1]));
     bti_decoder_config decoding = bti_validation_decoding(v->cfg, v->target, v->stop);
     BT_TRY(bti_decoder_new(e->model, e->plan->step->planning, &e->plan->step->info,
                            &e->plan->places, e->plan->decode_staging, &decoding, batch,
@@ -99,17 +102,27 @@ static bt_status take(bti_validation *v, int64_t batch) {
     return bti_decoder_bind(v->decoder, &e->arena);
 }
 
-bt_status bti_validation_open(const bti_run_config *cfg, const bti_corpus *valid,
+static bt_status take(bti_validation *v, int64_t batch) {
+    const bti_model_config *m = &v->engine->model->cfg;
+    v->sentence = bti_alloc((size_t)v->n, sizeof *v->sentence);
+    if (v->sentence == NULL) return BT_ENOMEM;
+    for (int64_t i = 0; i < v->n; i++) bti_examples_get(v->examples, i, &v->sentence[i]);
+    if (bti_has_decoder(m)) return take_text(v, batch);
+    v->outputs = bti_alloc((size_t)(v->n * m->outputs), sizeof *v->outputs);
+    return v->outputs == NULL ? BT_ENOMEM : BT_OK;
+}
+
+bt_status bti_validation_open(const bti_run_config *cfg, const bti_examples *valid,
                               const bti_tokenizer *target, bti_engine *e, int64_t batch,
                               const volatile sig_atomic_t *stop, bti_validation **out) {
     bti_validation *v = bti_alloc(1, sizeof *v);
     if (v == NULL) return BT_ENOMEM;
     v->cfg = cfg;
-    v->corpus = valid;
+    v->examples = valid;
     v->target = target;
     v->engine = e;
     v->stop = stop;
-    v->n = bti_corpus_count(valid);
+    v->n = valid->count;
     bt_status status = take(v, batch);
     if (status != BT_OK) {
         bti_validation_close(v);
@@ -130,6 +143,7 @@ void bti_validation_close(bti_validation *v) {
     free_lines(v->translation, v->n);
     free_lines(v->text[0], v->n);
     free_lines(v->text[1], v->n);
+    bti_free(v->outputs);
     bti_free(v->best);
     bti_free(v->sorted);
     bti_free(v->source);
@@ -157,30 +171,51 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
-    bti_validation_result r = {0};
-    bti_loss_sum sum;
+/* Translations, their scores, and some of them. */
+static bt_status run_text(bti_validation *v, bti_validation_result *r) {
     bt_scores scores;
-    double start = now();
-    BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, &sum));
     BT_TRY(translate(v));
     BT_TRY(bt_score_lines((const char *const *)v->translation, (const char *const *)v->text[1],
                           (size_t)v->n, &(bt_score_options){.chrf = 1}, &scores));
+    r->bleu = scores.bleu;
+    r->chrf = scores.chrf;
+    for (int64_t i = 0; i < BTI_SAMPLES; i++) {
+        int64_t at = (2 * i + 1) * v->n / (2 * BTI_SAMPLES);
+        r->source[i] = v->text[0][at];
+        r->reference[i] = v->text[1][at];
+        r->translation[i] = v->translation[at];
+    }
+    return BT_OK;
+}
+
+static double score_of(const bti_validation *v, const bti_validation_result *r) {
+    switch (v->cfg->validation.metric) {
+    case BTI_METRIC_BLEU:
+        return r->bleu;
+    case BTI_METRIC_CHRF:
+        return r->chrf;
+    case BTI_METRIC_ACCURACY:
+        return r->metrics.accuracy;
+    case BTI_METRIC_F1:
+        return r->metrics.f1;
+    default:
+        return -r->loss;
+    }
+}
+
+bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
+    const bti_model_config *m = &v->engine->model->cfg;
+    bti_validation_result r = {.bleu = NAN, .chrf = NAN};
+    bti_loss_sum sum;
+    double start = now();
+    BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, v->outputs, &sum));
+    BT_TRY(bti_metrics_of(m, v->sentence, v->n, v->outputs, &r.metrics));
+    if (v->decoder != NULL) BT_TRY(run_text(v, &r));
     r.loss = sum.loss / (double)sum.rows;
     r.nll = sum.nll / (double)sum.rows;
     r.perplexity = exp(r.nll);
-    r.bleu = scores.bleu;
-    r.chrf = scores.chrf;
-    r.score = v->cfg->validation.metric == BTI_METRIC_LOSS   ? -r.loss
-              : v->cfg->validation.metric == BTI_METRIC_CHRF ? r.chrf
-                                                             : r.bleu;
+    r.score = score_of(v, &r);
     r.seconds = now() - start;
-    for (int64_t i = 0; i < BTI_SAMPLES; i++) {
-        int64_t at = (2 * i + 1) * v->n / (2 * BTI_SAMPLES);
-        r.source[i] = v->text[0][at];
-        r.reference[i] = v->text[1][at];
-        r.translation[i] = v->translation[at];
-    }
     *out = r;
     return BT_OK;
 }

@@ -3,7 +3,8 @@
 #define BANTAM_TRAIN_VALIDATION_H
 
 #include "core/decode/decoder.h"
-#include "core/train/engine.h"
+#include "core/train/examples.h"
+#include "core/train/metrics.h"
 
 /* Does this run validate: it has held-out text and an interval. */
 int bti_validates(const bti_run_config *cfg);
@@ -18,16 +19,18 @@ typedef struct bti_validation bti_validation;
 
 typedef struct bti_validation_result {
     double loss, nll, perplexity; /* per target token; perplexity = exp(nll) */
-    double bleu, chrf;
+    double bleu, chrf;            /* NaN without a decoder */
+    bti_metrics metrics;
     double score; /* as validation.metric, larger is better (loss: its negative) */
     double seconds;
-    /* A few lines spread over the text; owned by the validation, until its next run. */
+    /* A few lines spread over the text; owned by the validation, until its next run. source NULL:
+     * there is no text to translate from; all NULL without a decoder. */
     const char *source[BTI_SAMPLES], *reference[BTI_SAMPLES], *translation[BTI_SAMPLES];
 } bti_validation_result;
 
-/* Takes what it needs; corpus, tokeniser and engine are borrowed. The plan was made for a decoder
- * of `batch` sentences. */
-bt_status bti_validation_open(const bti_run_config *cfg, const bti_corpus *valid,
+/* Takes what it needs; examples, tokeniser (NULL without a decoder) and engine are borrowed. The
+ * plan was made for a decoder of `batch` sentences. */
+bt_status bti_validation_open(const bti_run_config *cfg, const bti_examples *valid,
                               const bti_tokenizer *target, bti_engine *e, int64_t batch,
                               const volatile sig_atomic_t *stop, bti_validation **out);
 void bti_validation_close(bti_validation *v);

@@ -1,13 +1,15 @@
 #include "core/train/what_if.h"
 
 #include "core/base/status.h"
+#include "core/train/precision.h"
 
 /* Enough to meet what random updates of a text look like. */
 #define MOST_PAIRS 2000000
 
 bti_what_if bti_what_if_as_is(const bti_session *s) {
-    return (bti_what_if){.model = s->cfg->model,
+    return (bti_what_if){.model = s->shape,
                          .vocab = {s->vocab[0], s->vocab[1]},
+                         .precision = s->cfg->training.precision,
                          .recompute = s->cfg->memory.recompute,
                          .batch = s->cfg->training.batch,
                          .max_length = s->cfg->data.max_length,
@@ -35,8 +37,14 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     bti_workload workload = {0};
     bti_plan_options options = bti_session_plan_options(s);
     bti_model_config model = w->model;
+    bti_rates rates;
     model.position_rows = w->max_length;
     BT_TRY(bti_model_new(&model, w->vocab[0], w->vocab[1], BT_F32, &m));
+    bti_precision_set(w->precision, m);
+    if (w->precision != s->cfg->training.precision && !s->known && !w->least_only) {
+        bti_rates_get(s->dev, w->precision, &rates);
+        options.rates = &rates;
+    }
     bti_updates updates = bti_session_updates(s, m);
     updates.batch = w->batch;
     updates.max_length = w->max_length;

@@ -1,5 +1,5 @@
-/* What a changed run would need: the planner asked again with another model, vocabulary, batch,
- * length or budget, on the session's device and text. Nothing is guessed. */
+/* What a changed run would need: the planner asked again with another model, vocabulary, precision,
+ * batch, length or budget, on the session's device and text. Nothing is guessed. */
 #ifndef BANTAM_TRAIN_WHAT_IF_H
 #define BANTAM_TRAIN_WHAT_IF_H
 
@@ -8,6 +8,7 @@
 typedef struct bti_what_if {
     bti_model_config model;
     int64_t vocab[2];
+    bti_precision precision;
     bti_recompute recompute;
     int64_t batch, max_length;
     uint64_t budget;     /* of arena and runtime; 0: no limit */

@@ -20,10 +20,29 @@ typedef struct sums {
     int64_t updates, pairs;
 } sums;
 
-static void add_pair(bti_workload *w, int64_t a, int64_t b, double times) {
-    w->mean_pairs[0] += times * (double)a * (double)a;
-    w->mean_pairs[1] += times * (double)b * (double)(b + 1) / 2;
-    w->mean_pairs[2] += times * (double)a * (double)b;
+/* An example, with sides cut to max_length. */
+static void get_example(const bti_updates *u, int64_t i, bti_sentence *s) {
+    bti_examples_get(u->examples, i, s);
+    for (int side = 0; side < 2; side++) s->count[side] = min64(s->count[side], u->max_length);
+}
+
+static void add_example(bti_workload *w, const bti_model *m, const bti_sentence *s, double times) {
+    double a = (double)bti_encoder_rows(m, s), b = (double)s->count[1];
+    w->mean_pairs[BTI_PAIRS_ENCODER] += times * a * a;
+    w->mean_pairs[BTI_PAIRS_FUSION] += times * a * (double)bti_memory_rows(m, s);
+    w->mean_tokens += times * (double)s->count[0];
+    for (int32_t f = 0; f < m->cfg.features; f++) w->mean_feature[f] += times * (double)s->rows[f];
+    if (!bti_has_decoder(&m->cfg)) return;
+    w->mean_pairs[BTI_PAIRS_DECODER] += times * b * (b + 1) / 2;
+    w->mean_pairs[BTI_PAIRS_CROSS] += times * a * b;
+}
+
+/* The most that an example has of each kind of row. */
+static void add_longest(bti_workload *w, const bti_model *m, const bti_sentence *s) {
+    w->longest[0] = max64(w->longest[0], bti_encoder_rows(m, s));
+    w->longest[1] = max64(w->longest[1], s->count[1]);
+    w->tokens = max64(w->tokens, s->count[0]);
+    for (int32_t f = 0; f < m->cfg.features; f++) w->feature[f] = max64(w->feature[f], s->rows[f]);
 }
 
 static void add_update(bti_workload *w, sums *s, const int64_t rows[2], int64_t sentences) {
@@ -109,17 +128,14 @@ static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distin
         bti_distinct_update(distinct);
         BT_TRY(make_room(&some->update, &some->room, count));
         for (int64_t i = 0; i < count; i++) {
-            int64_t x, y;
-            bti_corpus_source(u->corpus, pair[i], &x);
-            bti_corpus_target(u->corpus, pair[i], &y);
-            bti_distinct_pair(distinct, u->corpus, pair[i]);
-            x = min64(x, u->max_length);
-            y = min64(y, u->max_length);
-            rows[0] += x;
-            rows[1] += y;
-            add_pair(w, x, y, 1);
-            some->update[i][0] = x;
-            some->update[i][1] = y;
+            bti_sentence x;
+            get_example(u, pair[i], &x);
+            if (u->examples->corpus != NULL)
+                bti_distinct_pair(distinct, u->examples->corpus, pair[i]);
+            some->update[i][0] = bti_encoder_rows(u->model, &x);
+            some->update[i][1] = x.count[1];
+            for (int side = 0; side < 2; side++) rows[side] += some->update[i][side];
+            add_example(w, u->model, &x, 1);
         }
         add_update(w, s, rows, count);
         BT_TRY(sample(some, n, last, count, rows));
@@ -128,11 +144,10 @@ static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distin
 }
 
 static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
-    const bti_corpus_stats *stats = bti_corpus_get_stats(u->corpus);
     bti_distinct distinct;
     bti_batcher *b;
     samples some = {0};
-    BT_TRY(bti_batcher_new(u->corpus, u->batch, u->unit, u->seed, &b));
+    BT_TRY(bti_batcher_of(u->examples->corpus, u->examples->count, u->batch, u->unit, u->seed, &b));
     bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
     if (status == BT_OK) status = scan(u, b, &distinct, w, s, &some);
     if (status == BT_OK) status = join(&some, w);
@@ -140,8 +155,7 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     for (int i = 0; i < 2; i++) w->max_distinct[i] = bti_distinct_most(&distinct, i);
     bti_distinct_free(&distinct);
     bti_batcher_free(b);
-    w->longest[0] = min64(stats->max_source, u->max_length);
-    w->longest[1] = min64(stats->max_target, u->max_length);
+    bti_workload_add_longest(u, u->examples, w);
     if (u->last <= SCANNED) return status;
     for (int i = 0; i < 2; i++) w->max_distinct[i] = u->batch * w->longest[i];
     if (u->unit == BTI_BATCH_SENTENCES) {
@@ -155,24 +169,42 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
 
 /* All updates are one: so many equal pairs. */
 static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s) {
+    const bti_model_config *c = &u->model->cfg;
     int64_t rows[2], n = u->batch;
-    for (int side = 0; side < 2; side++) w->longest[side] = min64(u->lengths[side], u->max_length);
+    int32_t most[BTI_MAX_FEATURES];
+    for (int32_t f = 0; f < c->features; f++) most[f] = (int32_t)c->feature[f].rows;
+    bti_sentence x = {.rows = most};
+    for (int side = 0; side < 2; side++) x.count[side] = min64(u->lengths[side], u->max_length);
+    if (!bti_has_decoder(c)) x.count[1] = 1;
+    add_longest(w, u->model, &x);
     if (u->unit == BTI_BATCH_TARGET_TOKENS) n = max64(1, u->batch / w->longest[1]);
     for (int side = 0; side < 2; side++) rows[side] = n * w->longest[side];
-    add_pair(w, w->longest[0], w->longest[1], (double)n);
+    add_example(w, u->model, &x, (double)n);
     add_update(w, s, rows, n);
     return BT_OK;
+}
+
+void bti_workload_add_longest(const bti_updates *u, const bti_examples *x, bti_workload *w) {
+    bti_updates part = *u;
+    part.examples = x;
+    for (int64_t i = 0; i < x->count; i++) {
+        bti_sentence s;
+        get_example(&part, i, &s);
+        add_longest(w, u->model, &s);
+    }
 }
 
 bt_status bti_workload_measure(const bti_updates *u, bti_workload *out) {
     bti_workload w = {0};
     sums s = {0};
-    bt_status status = u->corpus != NULL ? measure_text(u, &w, &s) : measure_assumed(u, &w, &s);
+    bt_status status = u->examples != NULL ? measure_text(u, &w, &s) : measure_assumed(u, &w, &s);
     if (status != BT_OK) {
         bti_workload_clear(&w);
         return status;
     }
-    for (int i = 0; i < 3; i++) w.mean_pairs[i] /= s.sentences;
+    for (int i = 0; i < BTI_PAIRS; i++) w.mean_pairs[i] /= s.sentences;
+    w.mean_tokens /= s.sentences;
+    for (int f = 0; f < BTI_MAX_FEATURES; f++) w.mean_feature[f] /= s.sentences;
     for (int side = 0; side < 2; side++) w.mean_rows[side] = s.rows[side] / (double)s.updates;
     w.mean_sentences = s.sentences / (double)s.updates;
     *out = w;

@@ -252,6 +252,13 @@ static void optimiser(int64_t n) {
     int32_t *index = btcpu_at(&r.t[1]);
     for (int64_t k = 0; k < kept; k++) index[k] = (int32_t)(k * 100);
     report("adamw_rows", &r, 24.0 * (double)n);
+    /* Codes in the same places as the moments; scales of 1. */
+    const int64_t blocks = (n + BT_ADAMW8_BLOCK - 1) / BT_ADAMW8_BLOCK;
+    bt_call e = {.op = BT_OP_ADAMW8,
+                 .t = {g, {0}, s, w, m, matrix(1, blocks), v, matrix(1, blocks)},
+                 .p.adamw = a.p.adamw};
+    e.t[BT_ADAMW8_M].dtype = e.t[BT_ADAMW8_V].dtype = BT_U8;
+    report("adamw8", &e, 16.0 * (double)n);
     bt_call q = {.op = BT_OP_SUMSQ, .t = {g, part}};
     report("sumsq", &q, 4.0 * (double)n);
 }

@@ -1,0 +1,79 @@
+/* What the files of the cuda backend share. With them the only ones that include CUDA's headers. */
+#ifndef BANTAM_BACKENDS_CUDA_H
+#define BANTAM_BACKENDS_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "backends/cuda_plan.h"
+#include "kernels_cuda/launch.h"
+
+struct bt_buf {
+    char *p;
+    uint64_t bytes;
+};
+
+struct bt_stream {
+    cudaStream_t stream;
+    bt_status failure; /* a late one sticks */
+    char text[256];
+};
+
+struct bt_event {
+    cudaEvent_t event;
+};
+
+typedef struct btcu_blas btcu_blas; /* cuda_blas.c: a handle of cuBLAS and its workspace */
+
+typedef struct btcu_dev {
+    bt_dev base; /* first */
+    int index, major, minor, processors;
+    bt_stream own;       /* what a NULL stream means */
+    cudaEvent_t between; /* orders the own stream after others, and they after it */
+    btcu_blas *blas;
+    uint64_t used; /* bytes of all buffers */
+} btcu_dev;
+
+static inline btcu_dev *btcu_self(bt_dev *dev) { return (btcu_dev *)(void *)dev; }
+
+/* ---- cuda_memory.c: errors, memory, copies, streams and events; the device table ---------------
+ */
+
+extern const bt_dev_ops btcu_dev_ops;
+
+bt_status btcu_failf(const bt_host *host, bt_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Sets the error text "cuda: WHAT: TEXT (NAME, code)", returns the status that fits the code. */
+bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what);
+
+/* Makes the device the calling thread's, picks the stream, and returns what stuck to it. */
+bt_status btcu_enter(bt_dev *dev, bt_stream **s);
+/* BT_OK, or the failure of a call on a stream: a late one sticks to it. */
+bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what);
+bt_status btcu_open_stream(btcu_dev *d, bt_stream *s);
+/* Says who has the memory; cudaMalloc, whose failure does. */
+bt_status btcu_no_memory(bt_dev *dev, const char *what);
+bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out);
+
+/* ---- cuda.c, for the device table --------------------------------------------------------------
+ */
+
+void btcu_close(bt_dev *dev);
+bt_status btcu_query(bt_dev *dev, bt_dev_info *info);
+
+/* ---- cuda_ops.c --------------------------------------------------------------------------------
+ */
+
+extern const bt_op_fn btcu_op_table[BT_OP_COUNT];
+btcu_mat btcu_mat_of(const bt_view *v); /* absent: NULL, 0 */
+
+/* ---- cuda_blas.c -------------------------------------------------------------------------------
+ */
+
+/* Opens the library when it is first asked for, and makes a handle on the device's own stream with
+ * a workspace that is ours. */
+bt_status btcu_blas_open(btcu_dev *d);
+void btcu_blas_close(btcu_dev *d);
+bt_status btcu_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
+bt_status btcu_warm(bt_dev *dev, const bt_call *calls, size_t count);
+
+#endif
