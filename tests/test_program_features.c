@@ -130,13 +130,13 @@ END_TEST
 /* From a checkpoint on, the same bits as without a stop. */
 START_TEST(resumed) {
     place p = new_place("  labels: {train: names, valid: names}\n", ", pooling: attention");
-    check_status(train_it(p, "output=whole"), 0);
+    check_status(train_it(p, "training.seed=1"), 0);
+    ck_assert_int_eq(rename(p.out, in(p, "whole")), 0);
     program r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--updates", "25");
     check_status(r, 0);
     r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume");
     check_status(r, 0);
-    ck_assert(files_equal(in(p, "out/model.safetensors"), in(p, "whole/model.safetensors")) ||
-              strcmp(file_text(in(p, "out/log.jsonl")), file_text(in(p, "whole/log.jsonl"))) == 0);
+    ck_assert(files_equal(in(p, "out/model.safetensors"), in(p, "whole/model.safetensors")));
     /* With other features it is another run. */
     put_npy(in(p, "x.npy"), "(48, 1, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
     r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
@@ -176,39 +176,31 @@ START_TEST(photographs) {
         return;
     }
     const char *dir = kit_tmpdir(), *yaml = kit_str("%s/run.yaml", dir);
-    for (int i = 0; i < 3; i++)
-        files = kit_str("%s, %s/neuralmonkey_%s.npz", files, shared, more[i]);
     const char *list = file_text(kit_str("%s/neuralmonkey_train_images.npz.txt", shared));
-    const char *names = "";
     for (int n = 1; n <= count_lines(list); n++)
-        names =
-            kit_str("%s%s%s/neuralmonkey_%s", names, n > 1 ? ", " : "", shared, line_of(list, n));
+        files = kit_str("%s%s/neuralmonkey_%s\n", files, shared, line_of(list, n));
+    for (int i = 0; i < 3; i++)
+        files = kit_str("%s%s/neuralmonkey_%s.npz\n", files, shared, more[i]);
+    kit_write_text(kit_str("%s/files.txt", dir), files);
     kit_write_text(kit_str("%s/captions", dir),
                    kit_str("%s%s", file_text(kit_str("%s/neuralmonkey_train.en", shared)),
                            file_text(kit_str("%s/neuralmonkey_val.en", shared))));
-    kit_write_text(yaml, kit_str("output: out\n"
-                                 "data:\n"
-                                 "  features: [{name: image, train: [%s%s], norm: true}]\n"
-                                 "  train: {target: captions}\n"
-                                 "tokenizer: {kind: words, model: words.vocab, size: 300}\n"
-                                 "model: {d_model: 64, ff: 128, heads: 4, encoder_layers: 1, "
-                                 "decoder_layers: 1, dropout: 0}\n"
-                                 "training: {batch: 13, updates: 150, label_smoothing: 0}\n"
-                                 "optimizer: {lr: 0.005}\n"
-                                 "schedule: {kind: constant, warmup: 10}\n"
-                                 "validation: {every: 0}\n",
-                                 names, files));
+    kit_write_text(yaml, ("output: out\n"
+                          "data:\n"
+                          "  features: [{name: image, train: files.txt, norm: true}]\n"
+                          "  train: {target: captions}\n"
+                          "tokenizer: {kind: words, model: words.vocab, size: 300}\n"
+                          "model: {d_model: 64, ff: 128, heads: 4, encoder_layers: 1, "
+                          "decoder_layers: 1, dropout: 0}\n"
+                          "training: {batch: 13, updates: 150, label_smoothing: 0}\n"
+                          "optimizer: {lr: 0.005}\n"
+                          "schedule: {kind: constant, warmup: 10}\n"
+                          "validation: {every: 0}\n"));
     program r = bantam("train", yaml, "--device", "cpu");
     check_status(r, 0);
     json_t *log = read_log(kit_str("%s/out", dir));
     ck_assert(number_at(json_array_get(log, json_array_size(log) - 1), "loss") < 0.1);
     json_decref(log);
-    kit_write_text(kit_str("%s/files.txt", dir), "");
-    const char *all = "";
-    for (int n = 1; n <= count_lines(list); n++)
-        all = kit_str("%s%s/neuralmonkey_%s\n", all, shared, line_of(list, n));
-    for (int i = 0; i < 3; i++) all = kit_str("%s%s/neuralmonkey_%s.npz\n", all, shared, more[i]);
-    kit_write_text(kit_str("%s/files.txt", dir), all);
     r = bantam("translate", kit_str("%s/out", dir), "--features",
                kit_str("image=%s/files.txt", dir), "--device", "cpu");
     check_status(r, 0);

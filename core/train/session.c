@@ -416,6 +416,7 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
     return (bti_plan_options){.budget = s->budget.limit,
                               .runtime = s->budget.runtime,
                               .recompute = s->cfg->memory.recompute,
+                              .moments = s->cfg->memory.optimizer_state,
                               .rates = s->known ? NULL : &s->rates,
                               .force_recompute_layers = -1,
                               .force_compact = -1};
