@@ -28,8 +28,8 @@ bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what) {
 /* Is the call alone at fault, and not something that the device was doing? */
 static int is_refusal(cudaError_t code) {
     return code == cudaErrorInvalidValue || code == cudaErrorMemoryAllocation ||
-           code == cudaErrorInvalidConfiguration || code == cudaErrorInvalidResourceHandle ||
-           code == cudaErrorInvalidDevice;
+           code == cudaErrorInvalidConfiguration || code == cudaErrorLaunchOutOfResources ||
+           code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidDevice;
 }
 
 bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
@@ -56,15 +56,19 @@ static bt_status use_device(bt_dev *dev) {
     return btcu_enter(dev, &own);
 }
 
-/* What is freed is freed on a device that failed, too. */
+/* What is given back is given back on a device that failed, too; that it cannot be is nothing new
+ * then, and must not take the place of the first error's text. */
 static int may_free(bt_dev *dev) { return cudaSetDevice(btcu_self(dev)->index) == cudaSuccess; }
+static void forget(cudaError_t code) {
+    if (code != cudaSuccess) (void)cudaGetLastError();
+}
 
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
 static void cuda_free(bt_dev *dev, bt_buf *buf) {
     if (buf == NULL) return;
-    if (may_free(dev)) btcu_check(dev, NULL, cudaFree(buf->p), "cudaFree");
+    if (may_free(dev)) forget(cudaFree(buf->p));
     btcu_self(dev)->used -= buf->bytes;
     free(buf);
 }
@@ -135,7 +139,8 @@ static bt_status cuda_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
 }
 
 static void cuda_host_free(bt_dev *dev, void *p) {
-    if (p != NULL) btcu_check(dev, NULL, cudaFreeHost(p), "cudaFreeHost");
+    (void)dev;
+    if (p != NULL) forget(cudaFreeHost(p));
 }
 
 /* ---- copies ------------------------------------------------------------------------------------
@@ -201,8 +206,8 @@ static bt_status cuda_stream_new(bt_dev *dev, bt_stream **out) {
 static void cuda_stream_free(bt_dev *dev, bt_stream *s) {
     if (s == NULL) return;
     if (may_free(dev)) {
-        btcu_check(dev, NULL, cudaStreamSynchronize(s->stream), "cudaStreamSynchronize");
-        btcu_check(dev, NULL, cudaStreamDestroy(s->stream), "cudaStreamDestroy");
+        forget(cudaStreamSynchronize(s->stream));
+        forget(cudaStreamDestroy(s->stream));
     }
     free(s);
 }
@@ -230,7 +235,7 @@ static bt_status cuda_event_new(bt_dev *dev, bt_event **out) {
 
 static void cuda_event_free(bt_dev *dev, bt_event *e) {
     if (e == NULL) return;
-    if (may_free(dev)) btcu_check(dev, NULL, cudaEventDestroy(e->event), "cudaEventDestroy");
+    if (may_free(dev)) forget(cudaEventDestroy(e->event));
     free(e);
 }
 

@@ -8,7 +8,7 @@
 static struct {
     const char *backend;
     int skips;
-    char *owned[65536];
+    char *owned[262144];
     size_t owned_count;
     const char *folder[4096];
     size_t folder_count;

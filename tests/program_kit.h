@@ -103,5 +103,6 @@ void add_valid(TCase *tc);
 void add_check(TCase *tc);
 void add_init(TCase *tc);
 void add_half(TCase *tc);
+void add_features(TCase *tc);
 
 #endif

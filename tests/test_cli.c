@@ -334,7 +334,7 @@ START_TEST(wrong_usage) {
     usage("train a --device --resume", "--device needs a value");
     usage("train a --resume=1", "--resume takes no value");
     usage("plan a --plot c.svg", "--plot goes with --sweep");
-    static const char *const wrong[] = {"50",   "50:",  ":50",  "0:5", "5:0",
+    static const char *const wrong[] = {"50",   "50:",  ":50",  "0:0", "5:-1",
                                         "-5:5", "5:-5", "5:5x", "x",   "5:99999"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         usage(kit_str("plan a --lengths=%s", wrong[i]), "is no pair of token counts");

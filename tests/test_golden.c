@@ -363,8 +363,10 @@ static int run_folder(const char *folder, const format *f, const bti_plan_option
     int count = 0;
     for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
         size_t n = strlen(e->d_name);
-        int known =
-            strncmp(e->d_name, "transformer_", 12) == 0 || strncmp(e->d_name, "fused_", 6) == 0;
+        /* Fused models are of width 8, with 12 units inside: in half types one relu that rounding
+         * puts on the other side of zero is a tenth of a tensor, and nothing is left to bound. */
+        int fused = strncmp(e->d_name, "fused_", 6) == 0 && f->cosine == 0;
+        int known = strncmp(e->d_name, "transformer_", 12) == 0 || fused;
         if (!known || strcmp(e->d_name + n - 5, ".json") != 0) continue;
         printf("golden: %s\n", e->d_name);
         run_golden(kit_str("%s/%s", folder, e->d_name),

@@ -13,6 +13,7 @@ static void add(TCase *tc) {
     add_check(tc);
     add_init(tc);
     add_half(tc);
+    add_features(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

@@ -291,11 +291,13 @@ END_TEST
 START_TEST(plan_fields) {
     small_run r = small_run_new(60);
     json_t *plan = plan_of(r.yaml, 0, "--device", "cpu", "--memory", "1GiB");
-    check_fields(plan, "fits device backend budget_bytes total_bytes bytes micro_batch "
-                       "micro_batches_per_update recompute logit_rows precision optimizer_state "
-                       "longest_pair minimum_bytes advice predicted parameters "
-                       "largest_allocation_bytes device_is_here lengths_are_assumed memory blame "
-                       "frozen_parameters");
+    check_fields(
+        plan,
+        "fits device backend budget_bytes total_bytes bytes micro_batch "
+        "micro_batches_per_update recompute logit_rows precision optimizer_state "
+        "longest_pair minimum_bytes advice predicted parameters "
+        "largest_allocation_bytes device_is_here lengths_are_assumed feature_bytes memory blame "
+        "frozen_parameters");
     check_fields(json_object_get(plan, "memory"),
                  "total_bytes free_bytes held_by_others_bytes reserve_bytes");
     ck_assert(json_is_true(json_object_get(plan, "device_is_here")));

@@ -212,8 +212,8 @@ static const fault faults[] = {
     /* wrong keys */
     {"output: o\nmodle: {heads: 4}\n",
      "run.yaml:2: there is no key \"modle\"; did you mean \"model\"?"},
-    {"model:\n  heads: 4\n  head: 4\n",
-     "run.yaml:3: there is no key \"model.head\"; did you mean \"model.heads\"?"},
+    {"model:\n  heads: 4\n  headss: 4\n",
+     "run.yaml:3: there is no key \"model.headss\"; did you mean \"model.heads\"?"},
     {"training: {lr: 1}\n", "did you mean \"optimizer.lr\"?"},
     {"batch: 3\n", "did you mean \"training.batch\"?"},
     {"model: {dmodel: 4}\n", "did you mean \"model.d_model\"?"},
@@ -394,7 +394,7 @@ START_TEST(features) {
 END_TEST
 
 START_TEST(wrong_sets) {
-    set_refused("model.head=4", "did you mean \"model.heads\"?");
+    set_refused("model.headss=4", "did you mean \"model.heads\"?");
     set_refused("model=4", "model is a group");
     set_refused("model.heads", "key=value");
     set_refused("=4", "key=value");

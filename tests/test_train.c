@@ -346,6 +346,7 @@ static void add(TCase *tc) {
     add_train_grad(tc);
     add_train_half(tc);
     add_train_freeze(tc);
+    add_train_fused(tc);
     add_train_initial(tc);
     add_train_resume(tc);
     add_train_fault(tc);

@@ -7,6 +7,7 @@
 void add_train_compact(TCase *tc);
 void add_train_fault(TCase *tc);
 void add_train_freeze(TCase *tc);
+void add_train_fused(TCase *tc);
 void add_train_grad(TCase *tc);
 void add_train_half(TCase *tc);
 void add_train_initial(TCase *tc);

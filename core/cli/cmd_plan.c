@@ -15,7 +15,7 @@ typedef struct request {
 static int read_lengths(const cli_command *self, request *r) {
     char *end = NULL;
     if (r->lengths == NULL) return CLI_GO_ON;
-    long long a = strtoll(r->lengths, &end, 10), b = 0;
+    long long a = strtoll(r->lengths, &end, 10), b = -1;
     if (end != r->lengths && *end == ':' && end[1] >= '0' && end[1] <= '9')
         b = strtoll(end + 1, &end, 10);
     if (a < 0 || a > 65536 || b < 0 || b > 65536 || a + b < 1 || *end != 0)

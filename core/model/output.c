@@ -22,7 +22,9 @@ void bti_output(bti_build *b, bti_tid hidden, bti_tid *loss, bti_tid *dhidden) {
         bti_tensor_new(p, "logits", -1, BTI_KIND_LOGITS, BTI_CLASS_NONE, b->acc, chunk, vocab);
     int below = learns_below(b->m);
     if (step->training && below)
-        *dhidden = bti_activation_new(b, "d output", -1, BTI_CLASS_NONE, rows, d);
+        *dhidden =
+            bti_activation_new(b, bti_has_decoder(&b->m->cfg) ? "d decoder output" : "d pooled", -1,
+                               BTI_CLASS_NONE, rows, d);
     bti_ref w = bti_weight(b, gen.w), h = bti_all(p, hidden);
     int64_t at = 0;
     bti_loop_begin(p);

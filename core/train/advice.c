@@ -85,7 +85,7 @@ static int halve_length(const bti_session *s, bti_what_if *w, bti_advice *a) {
 
 static int tie(const bti_session *s, bti_what_if *w, bti_advice *a) {
     (void)a;
-    if (w->model.tie == BTI_TIE_ALL) return 0;
+    if (w->model.tie == BTI_TIE_ALL || !bti_has_decoder(&w->model)) return 0;
     if (w->model.tie == BTI_TIE_TARGET && (!s->cfg->shared || w->vocab[0] != w->vocab[1])) return 0;
     int all = s->cfg->shared && w->vocab[0] == w->vocab[1];
     w->model.tie = all ? BTI_TIE_ALL : BTI_TIE_TARGET;

@@ -104,7 +104,7 @@ bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t
     size_t n = 0;
     if (dev->ops->warm == NULL) return BT_OK;
     for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
-        int64_t width = out ? m->vocab[1] : wide;
+        int64_t width = out ? bti_model_outputs(m) : wide;
         call[n] = product_of(m, 0, decoding, width, own, own);
         call[n++].p.gemm.stable_rows = 1;
         for (int kind = 0; kind < 3 && rows > 0; kind++) {

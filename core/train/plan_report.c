@@ -56,15 +56,20 @@ void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
                  (long long)m->heads, bti_head_of(m)->name, whole(outputs, m->outputs));
         return;
     }
+    int tables = m->tie == BTI_TIE_ALL ? 1 : m->tie == BTI_TIE_TARGET ? 2 : 3;
+    if (s->vocab[0] == 0) tables = m->tie == BTI_TIE_NONE ? 2 : 1; /* no source has any */
     for (int i = 0; i < 2; i++) whole(words[i], s->vocab[i]);
-    if (s->vocab[0] == 0) memcpy(words[0], words[1], sizeof words[0]);
-    snprintf(both, sizeof both, s->vocab[0] == s->vocab[1] ? "%s" : "%s + %s", words[0], words[1]);
+    int one = s->vocab[0] == 0 || s->vocab[0] == s->vocab[1]; /* of two sides, or of the only one */
+    if (one)
+        snprintf(both, sizeof both, "%s", words[1]);
+    else
+        snprintf(both, sizeof both, "%s + %s", words[0], words[1]);
     snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
              (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
              (long long)m->ff, (long long)m->heads, both,
-             m->tie == BTI_TIE_ALL      ? "one table"
-             : m->tie == BTI_TIE_TARGET ? "two tables"
-                                        : "three tables");
+             tables == 1   ? "one table"
+             : tables == 2 ? "two tables"
+                           : "three tables");
 }
 
 void bti_describe_device(const bti_session *s, char *out, size_t bytes) {

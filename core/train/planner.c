@@ -61,6 +61,7 @@ uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps) {
 
 void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *c) {
     int joined = m->cfg.fusion == BTI_FUSION_CONCAT;
+    if (!bti_has_decoder(&m->cfg)) c->rows[1] = c->sentences; /* a row for each example */
     if (m->segments == 0) return;
     c->tokens = min64(c->rows[0], c->sentences * w->tokens);
     c->distinct[0] = min64(c->tokens, m->vocab[0]);
@@ -119,6 +120,7 @@ bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
 static void mean_segments(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double n = (double)out->sentences;
+    if (!bti_has_decoder(&s->m->cfg)) out->rows[1] = out->sentences;
     if (s->m->segments == 0) return;
     out->tokens = min64(caps->tokens, (int64_t)(w->mean_tokens * n));
     out->distinct[0] = min64(out->tokens, caps->distinct[0]);

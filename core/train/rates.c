@@ -205,15 +205,18 @@ static void measure_state(bench *b, bti_rates *r) {
     r->seconds[BTI_COST_STATE_BYTE] = seconds(b, &c, 1) / bti_op_bytes(&c);
 }
 
-bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out) {
+bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out, double *flops) {
     bench b = {.dev = dev,
-               .precision = precision,
+               .precision = BTI_PRECISION_FP32,
                .start = now(),
                .own = clock_now(CLOCK_PROCESS_CPUTIME_ID)};
     bti_rates r;
     BT_TRY(dev->ops->alloc(dev, MEMORY, &b.buf));
     b.status = dev->ops->fill(dev, NULL, b.buf, 0, MEMORY, 0);
     measure_product(&b, &r);
+    *flops = 1 / r.seconds[BTI_COST_PRODUCT_FLOP];
+    b.precision = precision;
+    if (precision != BTI_PRECISION_FP32) measure_product(&b, &r);
     measure_rows(&b, &r);
     measure_attention(&b, &r);
     measure_loss(&b, &r);
@@ -284,6 +287,7 @@ static char *path_of(const char *key) {
 
 void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
     const bt_dev_info *info = &dev->info;
+    double flops;
     bti_rates_default(info, out);
     const char *given = bti_user_rates();
     if (given != NULL) {
@@ -296,8 +300,8 @@ void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
                            (unsigned)info->threads, BT_VERSION, bti_precision_name(precision));
     char *path = key ? path_of(key) : NULL;
     bt_status kept = path ? bti_rates_load(path, key, info->flops, out) : BT_EINPUT;
-    if (kept != BT_OK && key != NULL && bti_rates_measure(dev, precision, out) == BT_OK &&
-        path != NULL && !far_from(1 / out->seconds[BTI_COST_PRODUCT_FLOP], info->flops) &&
+    if (kept != BT_OK && key != NULL && bti_rates_measure(dev, precision, out, &flops) == BT_OK &&
+        path != NULL && !far_from(flops, info->flops) &&
         bti_rates_save(path, key, info->flops, out) != BT_OK)
         bti_log(BT_LOG_INFO, "rates of the device are not kept: %s", bt_last_error());
     bti_free(path);

@@ -13,8 +13,9 @@
  * its device. */
 void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out);
 
-/* The measurement alone. */
-bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out);
+/* The measurement alone; *flops: the product rate in fp32, whatever the precision, to be compared
+ * with what the device states. */
+bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out, double *flops);
 /* Kept rates of this key (NULL: any) from a file; BT_EINPUT when it is broken,
  * of another key, or kept when the device stated quite another product rate (0: any will do). */
 bt_status bti_rates_load(const char *path, const char *key, double flops, bti_rates *out);

@@ -214,10 +214,6 @@ static bt_status settle_head(reader *r) {
         return bti_fail_at(blame(r, "model.head", "data.labels.train"),
                            "model.head %s learns from %s", bti_head_of(m)->name,
                            decoder ? "data.train.target" : "data.labels.train");
-    if (decoder ? labels : text)
-        return bti_fail_at(blame(r, "model.head", "data.train.target"),
-                           "model.head %s does not learn from %s", bti_head_of(m)->name,
-                           decoder ? "data.labels.train" : "data.train.target");
     if (!decoder && !given(r, "model.decoder_layers")) m->decoder_layers = 0;
     if (decoder != (m->decoder_layers > 0))
         return bti_fail_at(blame(r, "model.decoder_layers", "model.head"),
@@ -228,11 +224,6 @@ static bt_status settle_head(reader *r) {
                                       BTI_METRIC_LOSS};
     bti_metric *metric = &c->validation.metric;
     if (!given(r, "validation.metric")) *metric = best[m->head];
-    int text_only = *metric == BTI_METRIC_BLEU || *metric == BTI_METRIC_CHRF;
-    if (*metric != BTI_METRIC_LOSS && (text_only != decoder || m->head == BTI_HEAD_REGRESSION))
-        return bti_fail_at(blame(r, "validation.metric", "model.head"),
-                           "validation.metric is none that model.head %s has",
-                           bti_head_of(m)->name);
     if (m->learned_rows > 0 && m->fusion != BTI_FUSION_CONCAT)
         return bti_fail_at(blame(r, "model.learned_rows", "model.fusion"),
                            "model.learned_rows are rows of a sequence: they go with model.fusion "

@@ -7,6 +7,7 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/unknown.h"
+#include "core/model/head.h"
 #include "core/train/plan_file.h"
 #include "core/train/precision.h"
 #include "core/train/validation.h"
@@ -14,10 +15,17 @@
 /* ---- text --------------------------------------------------------------------------------------
  */
 
+/* Is there text on a side, and does the model read or write it? */
+static int has_text(const bti_session *s, int side) {
+    const bti_run_config *c = s->cfg;
+    if (side == 1) return bti_has_decoder(&c->model) && c->data.train_target.count > 0;
+    return c->data.train_source.count > 0;
+}
+
 static bti_corpus_config corpus_config(const bti_session *s) {
     const bti_run_config *c = s->cfg;
     return (bti_corpus_config){.source = c->data.train_source,
-                               .target = c->data.train_target,
+                               .target = has_text(s, 1) ? c->data.train_target : (bti_files){0},
                                .max_length = c->data.max_length,
                                .overlong = c->data.overlong,
                                .stop = s->stop};
@@ -132,7 +140,7 @@ static bt_status open_valid(bti_session *s) {
     if (!bti_validates(c) || s->assumed) return BT_OK;
     bti_corpus_config valid = corpus_config(s);
     valid.source = c->data.valid_source;
-    valid.target = c->data.valid_target;
+    valid.target = has_text(s, 1) ? c->data.valid_target : (bti_files){0};
     valid.overlong = BTI_OVERLONG_TRUNCATE;
     BT_TRY(open_corpus(s, valid, &s->valid));
     return bti_examples_open(c, BTI_PART_VALID, s->valid, &s->train, s->stop, &s->held_out);
@@ -140,20 +148,14 @@ static bt_status open_valid(bti_session *s) {
 
 bt_status bti_session_tokenizers(bti_session *s) {
     const bti_run_config *c = s->cfg;
-    const int text[2] = {c->data.train_source.count > 0, c->data.train_target.count > 0};
-    int both = text[0] && text[1];
+    int both = has_text(s, 0) && has_text(s, 1);
     for (int side = 0; side < 2; side++) {
-        if (!text[side] || (side == 1 && both && c->shared)) continue;
+        if (!has_text(s, side) || (side == 1 && both && c->shared)) continue;
         BT_TRY(make_tokenizer(s, side));
         BT_TRY(bti_tokenizer_open(&c->tokenizer[side], &s->tokenizer[side]));
     }
     if (both && c->shared) s->tokenizer[1] = s->tokenizer[0];
     return BT_OK;
-}
-
-static int has_text(const bti_session *s, int side) {
-    const bti_run_config *c = s->cfg;
-    return (side ? c->data.train_target.count : c->data.train_source.count) > 0;
 }
 
 /* Symbols of a side of whose text nothing is read: as many as its tokeniser's file has, or as the
@@ -489,6 +491,20 @@ static bt_status plan_somewhere(bti_session *s, const bti_session_options *o, bt
     return status == BT_OK ? BT_OK : bti_fail(status, "%s", text);
 }
 
+/* What decides which model is best must be a number that its head has. */
+static bt_status check_metric(const bti_run_config *cfg) {
+    bti_metric metric = cfg->validation.metric;
+    bti_head_kind head = cfg->model.head;
+    int of_text = metric == BTI_METRIC_BLEU || metric == BTI_METRIC_CHRF;
+    if (!bti_validates(cfg) || metric == BTI_METRIC_LOSS) return BT_OK;
+    if (head != BTI_HEAD_REGRESSION && of_text == bti_has_decoder(&cfg->model)) return BT_OK;
+    return bti_fail(BT_EUSAGE, "%s: model.head %s has no such validation.metric: %s", cfg->path,
+                    bti_head_of(&cfg->model)->name,
+                    bti_has_decoder(&cfg->model)  ? "bleu, chrf or loss"
+                    : head == BTI_HEAD_REGRESSION ? "loss"
+                                                  : "accuracy, f1 or loss");
+}
+
 /* A run without text is planned from the sizes in its run file where its first file is not there:
  * only text has lengths that somebody must assume. */
 static int absent(const bti_run_config *cfg) {
@@ -513,6 +529,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     /* What can be refused at once is: a wrong device, size or name before any text is read. */
     bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
     if (status == BT_OK) status = next_device(s, &devices, &at, options->threads, known, &s->dev);
+    if (status == BT_OK) status = check_metric(cfg);
     if (status == BT_OK) status = check_freeze(cfg);
     if (status == BT_OK) status = open_examples(s);
     if (status == BT_OK) status = make_model(s);

@@ -188,6 +188,19 @@ static void note_difference(void *user, const char *key, const char *was, const 
              is);
 }
 
+static bt_status fail_data(const trainer *t, const bti_checkpoint *c, uint64_t here) {
+    const bti_files *source = &t->cfg->data.train_source, *target = &t->cfg->data.train_target;
+    if (source->count > 0 && target->count > 0 && t->s->train.inputs.features == 0)
+        return bti_fail(BT_EUSAGE,
+                        "%s cannot be resumed with another training text: its token ids have "
+                        "checksum %016" PRIx64 ", those of %s and %s %016" PRIx64,
+                        c->path, c->info.corpus, source->path[0], target->path[0], here);
+    return bti_fail(BT_EUSAGE,
+                    "%s cannot be resumed with other training data: its text, features and labels "
+                    "have checksum %016" PRIx64 ", those of %s %016" PRIx64,
+                    c->path, c->info.corpus, t->cfg->path, here);
+}
+
 /* What decides the loss curve must be as it was. *rescaled: the loss scale begins anew. */
 static bt_status check_resume(const trainer *t, const bti_checkpoint *c, int *rescaled) {
     static const char *const side[] = {"source", "target"};
@@ -207,12 +220,7 @@ static bt_status check_resume(const trainer *t, const bti_checkpoint *c, int *re
     if (status == BT_OK && d.text[0] != 0)
         status =
             bti_fail(BT_EUSAGE, "%s cannot be resumed as another run: it has %s", c->path, d.text);
-    if (status == BT_OK && c->info.corpus != here.corpus)
-        status = bti_fail(BT_EUSAGE,
-                          "%s cannot be resumed with another training text: its token ids have "
-                          "checksum %016" PRIx64 ", those of %s and %s %016" PRIx64,
-                          c->path, c->info.corpus, t->cfg->data.train_source.path[0],
-                          t->cfg->data.train_target.path[0], here.corpus);
+    if (status == BT_OK && c->info.corpus != here.corpus) status = fail_data(t, c, here.corpus);
     d.fixed_only = 0;
     if (status == BT_OK) status = bti_run_config_compare(old, t->cfg, note_difference, &d);
     bti_run_config_free(old);

@@ -1,8 +1,9 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [sweep|best|plan] [backend] [updates] [d ff heads layers vocab batch length]
- *        defaults: cpu 3 512 2048 8 6 32100 128 15; lengths are length +- a half on both sides
+ * usage: step [sweep|best|plan] [backend] [updates] [d ff heads layers vocab batch length
+ *             precision]
+ *        defaults: cpu 3 512 2048 8 6 32100 128 15 fp32; lengths are length +- a half on both sides
  * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
  * measured seconds an update (least of `updates` after one that warms; processor seconds with one
  * thread, which other programs disturb little), at the end the median error.
@@ -59,14 +60,18 @@ static mk_setup setup_of(int argc, char **argv, int64_t *target) {
     s.vocab[0] = s.vocab[1] = argument(argc, argv, 7, 32100);
     s.sentence = mk_sentences(batch, side[0], side[1], s.vocab[0], 1);
     s.sentences = batch;
+    for (int p = 0; p < BTI_PRECISION_COUNT && argc > 10; p++)
+        if (strcmp(argv[10], bti_precision_name((bti_precision)p)) == 0)
+            s.precision = (bti_precision)p;
+    if (s.precision == BTI_PRECISION_FP16) s.engine.loss_scale = 1024;
     return s;
 }
 
-static void measure_rates(const char *backend, bti_rates *rates) {
-    bt_dev *dev = mk_device(backend, NULL);
-    double start = now();
+static void measure_rates(const mk_setup *s, bti_rates *rates) {
+    bt_dev *dev = mk_device(s->backend, NULL);
+    double start = now(), flops;
     bti_rates_default(&dev->info, rates);
-    if (dev->info.flops > 0) kit_ok(bti_rates_measure(dev, rates));
+    if (dev->info.flops > 0) kit_ok(bti_rates_measure(dev, s->precision, rates, &flops));
     printf("%s, %u threads; rates in %.3f s:", dev->info.name, dev->info.threads, now() - start);
     for (int i = 0; i < BTI_COST_KINDS; i++)
         printf(" %s %.3g", bti_cost_name[i], rates->seconds[i]);
@@ -78,7 +83,7 @@ static void run(int argc, char **argv) {
     int64_t updates = argument(argc, argv, 2, 3), target;
     mk_setup s = setup_of(argc, argv, &target);
     bti_rates rates;
-    measure_rates(s.backend, &rates);
+    measure_rates(&s, &rates);
     s.plan.rates = &rates;
     s.backend = kit_str("trace:%s", s.backend);
     mk_model m = mk_open(&s);
@@ -177,7 +182,7 @@ static void sweep(int argc, char **argv) {
     mk_setup s = setup_of(argc, argv, &target);
     bti_rates rates;
     double error[BUDGETS];
-    measure_rates(s.backend, &rates);
+    measure_rates(&s, &rates);
     s.plan.rates = &rates;
     mk_model m = mk_open(&s);
     uint64_t least = m.plan->minimum, plenty = m.plan->total;
@@ -219,7 +224,7 @@ static void best(int argc, char **argv) {
     int64_t updates = argument(argc, argv, 2, 3), target;
     mk_setup s = setup_of(argc, argv, &target);
     bti_rates rates;
-    measure_rates(s.backend, &rates);
+    measure_rates(&s, &rates);
     s.plan.rates = &rates;
     mk_model m = mk_open(&s);
     s.plan.budget = m.plan->minimum + (m.plan->total - m.plan->minimum) / 4;

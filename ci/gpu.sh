@@ -1,0 +1,272 @@
+#!/bin/bash
+# Checks the cuda backend on a machine with an NVIDIA card, in under 8 minutes: builds for that card,
+# then conformance, golden values, 50 updates against the CPU, planned against taken memory, speed.
+# Usage: ci/gpu.sh [--simulator] [--dir DIR] [--report FILE]
+#   --simulator    a small form of the same on the simulator: no card, no speed
+#   --dir DIR      where it is built (build-gpu)
+#   --report FILE  the JSON report (DIR/gpu-report.json)
+# Text and tokenisers come from ../shared where it is there, else a small text is made. Where Python
+# can import torch with CUDA, PyTorch's speed stands beside ours. Exit status 1 where a check failed.
+# shellcheck disable=SC2317 # functions that `step` calls by name
+set -um
+cd "$(dirname "$0")/.." || exit 1
+seconds_in_all=480
+simulator=no
+dir=build-gpu
+report=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --simulator) simulator=yes ;;
+    --dir | --report)
+        [ $# -ge 2 ] || { echo "gpu.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift
+        ;;
+    -h | --help)
+        sed -n '2,9s/^# \{0,1\}//p' ci/gpu.sh
+        exit 0
+        ;;
+    *)
+        echo "gpu.sh: unknown option $1" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+work=$dir/gpu
+mkdir -p "$work"
+report=${report:-$dir/gpu-report.json}
+failed=0
+steps=()
+values=()
+
+# ---- the report ---------------------------------------------------------------------------------
+
+# quote TEXT: as a JSON string.
+quote() {
+    printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | sed 's/\\/\\\\/g; s/"/\\"/g' | tr -d '\000-\037')"
+}
+value() { values+=("$(quote "$1"): ${2:-null}"); }
+text() { value "$1" "$(quote "$2")"; }
+left() { echo $((seconds_in_all - SECONDS)); }
+
+# limited COMMAND...: runs it for as long as time is left; then its whole process group ends.
+limited() {
+    local run guard code
+    "$@" &
+    run=$!
+    (sleep "$(left)" && kill -- "-$run") 2>/dev/null &
+    guard=$!
+    disown "$guard" # nobody is told how it ends
+    wait "$run"
+    code=$?
+    kill -- "-$guard" 2>/dev/null
+    return $code
+}
+
+# step NAME COMMAND...: runs it with the time that is left; its output goes to work/NAME.log.
+step() {
+    local name=$1 from=$SECONDS verdict=ok
+    shift
+    if [ "$(left)" -le 5 ]; then
+        verdict="no time left"
+    elif ! limited "$@" >"$work/$name.log" 2>&1; then
+        verdict=FAILED
+        failed=$((failed + 1))
+        tail -n 15 "$work/$name.log"
+    fi
+    steps+=("$(printf '{"step": %s, "result": %s, "seconds": %d}' "$(quote "$name")" \
+        "$(quote "$verdict")" $((SECONDS - from)))")
+    printf 'gpu: %-14s %-12s %4d s\n' "$name" "$verdict" $((SECONDS - from))
+    [ "$verdict" = ok ]
+}
+
+finish() {
+    local join=', '
+    {
+        printf '{"steps": ['
+        for i in "${!steps[@]}"; do printf '%s%s' "$([ "$i" -gt 0 ] && echo "$join")" "${steps[$i]}"; done
+        printf '],\n "values": {'
+        for i in "${!values[@]}"; do printf '%s%s' "$([ "$i" -gt 0 ] && echo "$join")" "${values[$i]}"; done
+        printf '},\n "failed": %d, "seconds": %d}\n' $failed $SECONDS
+    } >"$report"
+    echo "gpu: $failed failed, $SECONDS s; report in $report"
+    [ $failed -eq 0 ]
+    exit
+}
+
+# field NAME LINE: a number of a line of JSON.
+field() { printf '%s' "$2" | sed -n "s/.*\"$1\": *\(-\{0,1\}[0-9.eE+-]*\).*/\1/p"; }
+
+# ---- the card, and a build for it ---------------------------------------------------------------
+
+# Compute capability of the first card without its point; drivers before 510 do not tell.
+capability() {
+    local cap name
+    cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 2>/dev/null | tr -dc '0-9')
+    name=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 2>/dev/null)
+    case "$cap:$name" in
+    [0-9]*) echo "$cap" ;;
+    *K80*) echo 37 ;;
+    *P100*) echo 60 ;;
+    *V100*) echo 70 ;;
+    *T4*) echo 75 ;;
+    *A100*) echo 80 ;;
+    *"RTX 30"* | *A10*) echo 86 ;;
+    esac
+}
+
+build() {
+    local options=(-DBANTAM_CUDA=ON)
+    if [ "$simulator" = yes ]; then
+        options=(-DBANTAM_CUDA=OFF)
+    elif [ -n "$cap" ]; then
+        options+=("-DBANTAM_CUDA_ARCHITECTURES=$cap-real")
+    fi
+    cmake -S . -B "$dir" "${options[@]}" || return 1
+    cmake --build "$dir" --parallel "${BANTAM_JOBS:-$(nproc)}" --target bantam bantam_cpu \
+        test_conform test_golden "$([ "$simulator" = yes ] && echo bantam_cuda_sim || echo bantam_cuda)"
+}
+
+cap=
+if [ "$simulator" = no ]; then
+    if ! command -v nvidia-smi >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
+        echo "gpu.sh: no NVIDIA driver answers (nvidia-smi): this needs a machine with a card" >&2
+        exit 2
+    fi
+    cap=$(capability)
+    text driver "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader -i 0)"
+fi
+text commit "$(git rev-parse HEAD 2>/dev/null || echo unknown)"
+step build build || finish
+export BANTAM_MODULES=$dir CK_FORK=no BANTAM_TESTS=$PWD/tests BANTAM_PROGRAM=$dir/bantam
+export BANTAM_SHARED=$PWD/../shared
+updates=50
+if [ "$simulator" = yes ]; then
+    BANTAM_MODULES=$dir/cusim
+    updates=5
+fi
+device=$("$dir/bantam" devices | grep '^cuda' | head -n 1)
+text device "$device"
+echo "gpu: $device"
+case $device in
+*"not usable"*)
+    failed=$((failed + 1))
+    finish
+    ;;
+esac
+
+# ---- right? -------------------------------------------------------------------------------------
+
+if [ "$simulator" = no ]; then step conformance "$dir/tests/test_conform" cuda; fi
+step golden "$dir/tests/test_golden" cuda
+
+# A text of 400 pairs that repeats a few words, and a tokeniser by words.
+make_text() {
+    local i
+    for i in $(seq 400); do
+        echo "$((i % 7)) das $((i % 13)) ist $((i % 5)) ein $((i % 11)) haus" >&3
+        echo "$((i % 7)) that $((i % 13)) is $((i % 5)) a $((i % 11)) house" >&4
+    done 3>"$work/train.de" 4>"$work/train.en"
+}
+make_text
+# small_run NAME DEVICE [OPTIONS]: a small model whose losses two devices are to agree on.
+small_run() {
+    cat >"$work/$1.yaml" <<END
+output: $work/$1
+data: {train: {source: $work/train.de, target: $work/train.en}, max_length: 32}
+tokenizer: {kind: words, model: $work/words.txt, size: 100}
+model: {d_model: 64, ff: 128, heads: 4, encoder_layers: 2, decoder_layers: 2, dropout: 0.1}
+training: {batch: 32, updates: 1000}
+schedule: {kind: inverse_sqrt, warmup: 20}
+END
+    rm -rf "${work:?}/$1"
+    "$dir/bantam" train "$work/$1.yaml" --device "$2" --updates "$updates" "${@:3}"
+}
+# compare A B FIRST LIMIT: relative differences of losses, of update 1 and of the others.
+compare() {
+    paste -d '\n' "$work/$1/log.jsonl" "$work/$2/log.jsonl" | sed -n 's/.*"loss": *\([0-9.eE+-]*\).*/\1/p' |
+        awk -v first="$3" -v limit="$4" '
+            NR % 2 { a = $1; next }
+            { n++; d = a > $1 ? a - $1 : $1 - a; d /= $1; if (!(d <= (n == 1 ? first : limit))) bad++
+              if (d > most) most = d }
+            END { printf "%d updates, largest difference %.3g\n", n, most; exit n < 2 || bad > 0 }'
+}
+step "train cpu" small_run cpu cpu
+step "train cuda" small_run cuda cuda
+step "train again" small_run again cuda
+step "cuda as cpu" compare cuda cpu 1e-5 0.02 && text loss_difference "$(cat "$work/cuda as cpu.log")"
+# Losses and norms of all updates, to the last digit that is written.
+same_bits() {
+    diff <(grep -o '"\(loss\|grad_norm\)": *[^,}]*' "$work/cuda/log.jsonl") \
+        <(grep -o '"\(loss\|grad_norm\)": *[^,}]*' "$work/again/log.jsonl")
+}
+step "same bits" same_bits
+for precision in fp16 bf16; do
+    step "train $precision" small_run "$precision" cuda --set "training.precision=$precision"
+    step "$precision as fp32" compare "$precision" cuda 0.01 0.1
+done
+
+# Planned bytes, and those that the driver says are gone while the run lives.
+line=$(tail -n 1 "$work/cuda/log.jsonl" 2>/dev/null)
+value planned_bytes "$(field planned_bytes "$line")"
+value counted_bytes "$(field peak_bytes "$line")"
+within_plan() {
+    [ -n "$line" ] && [ "$(field peak_bytes "$line")" -le "$(field planned_bytes "$line")" ]
+}
+step "within plan" within_plan
+
+# ---- fast? --------------------------------------------------------------------------------------
+
+shared=$PWD/../shared
+text_file=$shared/data/multi30k/train
+spm=$shared/data/tokenizers/t5_32100_unigram.model
+if [ "$simulator" = yes ] || [ ! -e "$text_file.de" ] || [ ! -e "$spm" ]; then
+    echo "gpu: no speed: $([ "$simulator" = yes ] && echo the simulator || echo no text in ../shared)"
+    finish
+fi
+# The base model, 128 pairs an update, T5's 32,100 pieces: as tests/bench/compare_pytorch.sh has it.
+base_run() {
+    cat >"$work/base-$1.yaml" <<END
+output: $work/base-$1
+data: {train: {source: $text_file.de, target: $text_file.en}}
+tokenizer: {kind: sentencepiece, model: $spm}
+model: {d_model: 512, ff: 2048, heads: 8, encoder_layers: 6, decoder_layers: 6, tie_embeddings: none}
+training: {batch: 128, updates: 100000, precision: $1}
+END
+    rm -rf "${work:?}/base-$1"
+    "$dir/bantam" train "$work/base-$1.yaml" --device cuda --updates 30 --set validation.every=0 \
+        --set checkpoint.every=100000 &
+    local run=$! most=0 now
+    while kill -0 "$run" 2>/dev/null; do
+        now=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0)
+        if [ "${now:-0}" -gt "$most" ]; then most=$now; fi
+        sleep 0.3
+    done
+    echo "$most" >"$work/base-$1.used"
+    wait "$run"
+}
+# The median of the last 20 updates' target tokens a second.
+speed_of() {
+    tail -n 20 "$work/base-$1/log.jsonl" | sed -n 's/.*"tokens_per_s": *\([0-9.]*\).*/\1/p' | sort -n |
+        awk '{ x[NR] = $1 } END { print NR ? x[int((NR + 1) / 2)] : 0 }'
+}
+for precision in fp32 fp16 bf16; do
+    step "base $precision" base_run $precision || continue
+    line=$(tail -n 1 "$work/base-$precision/log.jsonl")
+    value "base_${precision}_tokens_per_s" "$(speed_of $precision)"
+    value "base_${precision}_planned_bytes" "$(field planned_bytes "$line")"
+    value "base_${precision}_used_bytes" "$(($(cat "$work/base-$precision.used") << 20))"
+done
+if "${PYTHON:-python3}" -c 'import torch, sentencepiece, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    for mode in eager amp flash; do
+        step "pytorch $mode" "${PYTHON:-python3}" tests/bench/pytorch_gpu.py --mode "$mode" --spm "$spm" \
+            --src "$text_file.de" --tgt "$text_file.en" &&
+            value "pytorch_$mode" "$(tail -n 1 "$work/pytorch $mode.log")"
+    done
+else
+    echo "gpu: no PyTorch with CUDA here to stand beside"
+fi
+finish

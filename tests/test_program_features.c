@@ -1,0 +1,233 @@
+/* Runs over dense features from files to predictions, as their users see them: heads without a
+ * decoder, captions, resume. */
+#include "tests/program_kit.h"
+
+#include <math.h>
+
+enum { EXAMPLES = 48, ROWS = 4, WIDTH = 6 };
+
+typedef struct place {
+    const char *dir, *yaml, *out;
+} place;
+
+static const char *in(place p, const char *name) { return kit_str("%s/%s", p.dir, name); }
+
+/* A .npy of fp32 with this shape. */
+static void put_npy(const char *path, const char *shape, const float *x, size_t n) {
+    char head[128] = "\x93NUMPY\x01\x00\x76\x00";
+    int used = snprintf(head + 10, sizeof head - 10,
+                        "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }", shape);
+    memset(head + 10 + used, ' ', sizeof head - 10 - (size_t)used);
+    head[127] = '\n';
+    char *all = malloc(sizeof head + n * sizeof *x);
+    memcpy(all, head, sizeof head);
+    memcpy(all + sizeof head, x, n * sizeof *x);
+    kit_write(path, all, sizeof head + n * sizeof *x);
+    free(all);
+}
+
+/* Each example is of one of three kinds, which its rows show through noise; labels of all sorts. */
+static place new_place(const char *data, const char *model) {
+    place p = {.dir = kit_tmpdir()};
+    static float x[EXAMPLES * ROWS * WIDTH];
+    char *name = malloc(EXAMPLES * 8), *set = malloc(EXAMPLES * 8), *number = malloc(EXAMPLES * 16);
+    char *text = malloc(EXAMPLES * 16);
+    name[0] = set[0] = number[0] = text[0] = 0;
+    for (int i = 0; i < EXAMPLES; i++) {
+        static const char *const names[] = {"cat", "dog", "eel"};
+        static const char *const sets[] = {"red", "red wet", "wet"};
+        static const char *const texts[] = {"one", "one two", "two three one"};
+        int kind = i * 7 % 3;
+        for (int k = 0; k < ROWS * WIDTH; k++)
+            x[i * ROWS * WIDTH + k] =
+                (float)(k % WIDTH % 3 == kind) + 0.1f * (float)((i * 31 + k * 17) % 11 - 5) / 5;
+        sprintf(name + strlen(name), "%s\n", names[kind]);
+        sprintf(set + strlen(set), "%s\n", sets[kind]);
+        sprintf(number + strlen(number), "%d.5 %d\n", kind, 1 - kind);
+        sprintf(text + strlen(text), "%s\n", texts[kind]);
+    }
+    put_npy(in(p, "x.npy"), kit_str("(%d, %d, %d)", EXAMPLES, ROWS, WIDTH), x,
+            EXAMPLES * ROWS * WIDTH);
+    kit_write_text(in(p, "names"), name);
+    kit_write_text(in(p, "sets"), set);
+    kit_write_text(in(p, "numbers"), number);
+    kit_write_text(in(p, "texts"), text);
+    free(name);
+    free(set);
+    free(number);
+    free(text);
+    p.yaml = in(p, "run.yaml");
+    p.out = in(p, "out");
+    kit_write_text(p.yaml, kit_str("output: out\n"
+                                   "data:\n"
+                                   "  features: [{name: image, train: x.npy, valid: x.npy}]\n%s"
+                                   "model: {d_model: 16, ff: 32, heads: 2, encoder_layers: 1, "
+                                   "dropout: 0%s}\n"
+                                   "training: {batch: 12, updates: 60, label_smoothing: 0}\n"
+                                   "optimizer: {lr: 0.005}\n"
+                                   "schedule: {kind: constant, warmup: 5}\n"
+                                   "validation: {every: 30, beam: 2}\n",
+                                   data, model));
+    return p;
+}
+
+static program train_it(place p, const char *more) {
+    return bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--set", more);
+}
+
+#define predict(p, labels) \
+    bantam("predict", (p).out, "--features", kit_str("image=%s", in(p, "x.npy")), "--labels", \
+           in(p, labels), "--device", "cpu", "--json")
+
+static double score_of(const program *r, const char *name) {
+    json_t *scores = parse_json(r->err);
+    double x = number_at(scores, name);
+    json_decref(scores);
+    return x;
+}
+
+START_TEST(classes) {
+    static const char *const pooling[] = {"mean", "first", "attention"};
+    place p = new_place("  labels: {train: names, valid: names}\n",
+                        kit_str(", pooling: %s", pooling[_i]));
+    program r = train_it(p, "training.seed=3");
+    check_status(r, 0);
+    check_has(r.err, "accuracy 1.0000");
+    r = predict(p, "names");
+    check_status(r, 0);
+    ck_assert_int_eq(count_lines(r.out), EXAMPLES);
+    check_has(line_of(r.out, 1), "cat\t0.9");
+    check_has(line_of(r.out, 2), "dog\t0.");
+    ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+}
+END_TEST
+
+START_TEST(labels) {
+    place p = new_place("  labels: {train: sets, valid: sets}\n",
+                        ", head: multilabel, learned_rows: 2, pooling: first");
+    check_status(train_it(p, "training.seed=3"), 0);
+    program r = predict(p, "sets");
+    check_status(r, 0);
+    check_has(line_of(r.out, 2), "red\t0.");
+    check_has(line_of(r.out, 2), "\twet\t0.");
+    ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+}
+END_TEST
+
+START_TEST(numbers) {
+    place p = new_place("  labels: {train: numbers, valid: numbers}\n", ", head: regression");
+    check_status(train_it(p, "training.seed=3"), 0);
+    program r = predict(p, "numbers");
+    check_status(r, 0);
+    double a, b;
+    ck_assert_int_eq(sscanf(line_of(r.out, 1), "%lf %lf", &a, &b), 2);
+    kit_near(a, 0.5, 0.3);
+    kit_near(b, 1, 0.3);
+    ck_assert(score_of(&r, "mse") < 0.02);
+}
+END_TEST
+
+/* From a checkpoint on, the same bits as without a stop. */
+START_TEST(resumed) {
+    place p = new_place("  labels: {train: names, valid: names}\n", ", pooling: attention");
+    check_status(train_it(p, "training.seed=1"), 0);
+    ck_assert_int_eq(rename(p.out, in(p, "whole")), 0);
+    program r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--updates", "25");
+    check_status(r, 0);
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume");
+    check_status(r, 0);
+    ck_assert(files_equal(in(p, "out/model.safetensors"), in(p, "whole/model.safetensors")));
+    /* With other features it is another run. */
+    put_npy(in(p, "x.npy"), "(48, 1, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
+               "training.updates=61");
+    check_refused(r, "cannot be resumed");
+}
+END_TEST
+
+/* Text written from features alone; what the program says where an option lacks. */
+START_TEST(captions) {
+    place p = new_place("  train: {target: texts}\n  valid: {target: texts}\n"
+                        "tokenizer: {kind: words, model: words.vocab, size: 20}\n",
+                        ", decoder_layers: 1");
+    check_status(train_it(p, "training.updates=150"), 0);
+    program r = bantam("translate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                       "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_str_eq(r.out, file_text(in(p, "texts")));
+    r = bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")), "--reference",
+               in(p, "texts"), "--device", "cpu");
+    check_status(r, 0);
+    check_has(r.out, "perplexity 1.");
+    check_refused(bantam("translate", p.out), "give its file, image=FILE");
+    check_refused(bantam("translate", p.out, "--features", "sound=x.npy"), "no such feature");
+    check_refused(bantam("predict", p.out, "--features", kit_str("image=%s", in(p, "x.npy"))),
+                  "bantam translate");
+}
+END_TEST
+
+/* Ten photographs' 8 x 8 x 2,048 feature maps and three more, with captions: all learned by heart.
+ */
+START_TEST(photographs) {
+    static const char *const more[] = {"1018148011.jpg", "1029450589.jpg", "1029737941.jpg"};
+    const char *shared = kit_shared("data/features"), *files = "";
+    if (shared == NULL) {
+        kit_skip("captions of photographs: ../shared/data/features is absent");
+        return;
+    }
+    const char *dir = kit_tmpdir(), *yaml = kit_str("%s/run.yaml", dir);
+    const char *list = file_text(kit_str("%s/neuralmonkey_train_images.npz.txt", shared));
+    for (int n = 1; n <= count_lines(list); n++)
+        files = kit_str("%s%s/neuralmonkey_%s\n", files, shared, line_of(list, n));
+    for (int i = 0; i < 3; i++)
+        files = kit_str("%s%s/neuralmonkey_%s.npz\n", files, shared, more[i]);
+    kit_write_text(kit_str("%s/files.txt", dir), files);
+    kit_write_text(kit_str("%s/captions", dir),
+                   kit_str("%s%s", file_text(kit_str("%s/neuralmonkey_train.en", shared)),
+                           file_text(kit_str("%s/neuralmonkey_val.en", shared))));
+    kit_write_text(yaml, ("output: out\n"
+                          "data:\n"
+                          "  features: [{name: image, train: files.txt, norm: true}]\n"
+                          "  train: {target: captions}\n"
+                          "tokenizer: {kind: words, model: words.vocab, size: 300}\n"
+                          "model: {d_model: 64, ff: 128, heads: 4, encoder_layers: 1, "
+                          "decoder_layers: 1, dropout: 0}\n"
+                          "training: {batch: 13, updates: 150, label_smoothing: 0}\n"
+                          "optimizer: {lr: 0.005}\n"
+                          "schedule: {kind: constant, warmup: 10}\n"
+                          "validation: {every: 0}\n"));
+    program r = bantam("train", yaml, "--device", "cpu");
+    check_status(r, 0);
+    json_t *log = read_log(kit_str("%s/out", dir));
+    ck_assert(number_at(json_array_get(log, json_array_size(log) - 1), "loss") < 0.1);
+    json_decref(log);
+    r = bantam("translate", kit_str("%s/out", dir), "--features",
+               kit_str("image=%s/files.txt", dir), "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_str_eq(r.out, file_text(kit_str("%s/captions", dir)));
+}
+END_TEST
+
+/* Case 2 at its sizes, and as many parameters as PyTorch's modules have (count_case2.py). */
+START_TEST(case2) {
+    static const char *const name[] = {"case2-caption", "case2-classify"};
+    const char *yaml = kit_data(kit_str("runs/%s.yaml", name[_i]));
+    json_t *count = parse_json(file_text(kit_data("golden/case2_parameters.json")));
+    json_t *plan = _i ? plan_of(yaml, 0, "--device", "rtx3090")
+                      : plan_of(yaml, 0, "--device", "rtx3090", "--lengths", "0:32");
+    ck_assert(number_at(plan, "parameters") == number_at(count, name[_i]));
+    ck_assert(number_at(plan, "feature_bytes") > 0);
+    json_decref(plan);
+    json_decref(count);
+}
+END_TEST
+
+void add_features(TCase *tc) {
+    tcase_add_loop_test(tc, classes, 0, 3);
+    tcase_add_test(tc, labels);
+    tcase_add_test(tc, numbers);
+    tcase_add_test(tc, resumed);
+    tcase_add_test(tc, captions);
+    tcase_add_test(tc, photographs);
+    tcase_add_loop_test(tc, case2, 0, 2);
+}
