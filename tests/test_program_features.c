@@ -86,6 +86,49 @@ static double score_of(const program *r, const char *name) {
     return x;
 }
 
+/* `evaluate` says what `predict` and the last validation say. */
+static void check_evaluation(place p, const char *labels, const program *predicted,
+                             const char *names) {
+    program r = bantam("evaluate", in(p, "out/model.safetensors"), "--features",
+                       kit_str("image=%s", in(p, "x.npy")), "--labels", in(p, labels), "--device",
+                       "cpu", "--json");
+    check_status(r, 0);
+    ck_assert_str_eq(r.err, "");
+    json_t *scores = parse_json(r.out), *said = parse_json(predicted->err), *log = read_log(p.out);
+    json_t *valid = json_array_get(log, json_array_size(log) - 1);
+    ck_assert(number_at(scores, "examples") == EXAMPLES);
+    kit_near(number_at(scores, "loss"), number_at(valid, "valid_loss"), 1e-5);
+    check_fields(scores, "examples loss accuracy f1 mse");
+    char name[32];
+    for (int used; sscanf(names, "%31s%n", name, &used) == 1; names += used) {
+        kit_near(number_at(scores, name), number_at(valid, kit_str("valid_%s", name)), 1e-5);
+        kit_near(number_at(scores, name), number_at(said, name), 0.02); /* of the best model */
+    }
+    json_decref(log);
+    json_decref(said);
+    json_decref(scores);
+}
+
+/* What has other counts than the examples is refused before anything is written. */
+static void check_counts(place p, const char *labels) {
+    const char *text = file_text(in(p, labels));
+    for (int more = 0; more < 2; more++) {
+        const char *bad = in(p, more ? "more" : "fewer");
+        kit_write_text(bad, more ? kit_str("%s%s\n", text, line_of(text, 1))
+                                 : text + strcspn(text, "\n") + 1);
+        const char *image = kit_str("image=%s", in(p, "x.npy"));
+        program r =
+            bantam("predict", p.out, "--features", image, "--labels", bad, "--device", "cpu");
+        check_refused(r, kit_str("%s has labels for %d examples, ", bad, EXAMPLES + 2 * more - 1));
+        check_has(r.err,
+                  kit_str("%s has %d examples: there must be as many", in(p, "x.npy"), EXAMPLES));
+        ck_assert_str_eq(r.out, "");
+        check_refused(
+            bantam("evaluate", p.out, "--features", image, "--labels", bad, "--device", "cpu"),
+            "there must be as many");
+    }
+}
+
 START_TEST(classes) {
     static const char *const pooling[] = {"mean", "first", "attention"};
     place p = new_place("  labels: {train: names, valid: names}\n",
@@ -99,6 +142,21 @@ START_TEST(classes) {
     check_has(line_of(r.out, 1), "cat\t0.9");
     check_has(line_of(r.out, 2), "dog\t0.");
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+    check_evaluation(p, "names", &r, "accuracy f1");
+    if (_i == 0) check_counts(p, "names");
+    /* A class that the model has not; and a model without its names beside it, whose classes are
+     * numbers. */
+    const char *image = kit_str("image=%s", in(p, "x.npy"));
+    check_refused(predict(p, "sets"),
+                  "sets: line 1: \"red\" is none of the 3 classes, cat ... eel");
+    ck_assert_int_eq(rename(in(p, "out/labels.txt"), in(p, "labels.txt")), 0);
+    r = bantam("predict", p.out, "--features", image, "--device", "cpu");
+    check_status(r, 0);
+    check_has(line_of(r.out, 2), "1\t0.");
+    check_refused(predict(p, "names"), "\"cat\" is none of the 3 classes, 0 ... 2");
+    kit_write_text(in(p, "out/labels.txt"), "cat\ndog\n");
+    check_refused(bantam("predict", p.out, "--features", image, "--device", "cpu"),
+                  "labels.txt names 2 labels, the model beside it has 3");
 }
 END_TEST
 
@@ -111,6 +169,7 @@ START_TEST(labels) {
     check_has(line_of(r.out, 2), "red\t0.");
     check_has(line_of(r.out, 2), "\twet\t0.");
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+    check_evaluation(p, "sets", &r, "accuracy f1");
 }
 END_TEST
 
@@ -124,6 +183,11 @@ START_TEST(numbers) {
     kit_near(a, 0.5, 0.3);
     kit_near(b, 1, 0.3);
     ck_assert(score_of(&r, "mse") < 0.02);
+    check_evaluation(p, "numbers", &r, "mse");
+    check_counts(p, "numbers");
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--reference", in(p, "texts"), "--device", "cpu"),
+                  "its head is regression, which is evaluated on labels");
 }
 END_TEST
 
@@ -159,6 +223,14 @@ START_TEST(captions) {
                in(p, "texts"), "--device", "cpu");
     check_status(r, 0);
     check_has(r.out, "perplexity 1.");
+    /* fewer lines than examples, and more */
+    kit_write_text(in(p, "few"), "one\n");
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--reference", in(p, "few"), "--device", "cpu"),
+                  kit_str("%s has 48 examples, %s has 1 lines", in(p, "x.npy"), in(p, "few")));
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--labels", in(p, "names"), "--device", "cpu"),
+                  "bantam evaluate compares it with a reference");
     check_refused(bantam("translate", p.out), "give its file, image=FILE");
     check_refused(bantam("translate", p.out, "--features", "sound=x.npy"), "no such feature");
     check_refused(bantam("predict", p.out, "--features", kit_str("image=%s", in(p, "x.npy"))),

@@ -234,6 +234,20 @@ static bt_status open_shape(bt_translator *t, const bti_checkpoint *c) {
     return BT_OK;
 }
 
+bt_status bti_translator_check_source(const bt_translator *t, const char *source) {
+    int reads = t->tokenizer[0] != NULL;
+    if (reads == (source != NULL)) return BT_OK;
+    return bti_fail(BT_EUSAGE, reads ? "the model reads text: give a source"
+                                     : "the model reads no text: there is no source");
+}
+
+bt_status bti_translator_match(const bt_translator *t, const char *path, int64_t count,
+                               const char *units) {
+    for (int32_t f = 0; f < t->shape.features; f++)
+        BT_TRY(bti_features_match(t->feature[f], count, path, units));
+    return BT_OK;
+}
+
 bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
                                   bti_sentence *s) {
     s->dense = &t->dense;

@@ -171,7 +171,7 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
     bti_corpus_config corpus = {.source = *source, .target = *target};
     t->files = bti_corpus_file_count(&corpus);
     if (t->files == 0) return BT_OK;
-    BT_TRY(bti_corpus_check(&corpus));
+    BT_TRY(bti_corpus_check(&corpus, NULL));
     for (int side = 0; side < 2; side++) {
         if (files[side]->count == 0) continue;
         t->file[side] = bti_alloc(t->files, sizeof *t->file[side]);

@@ -44,7 +44,7 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     bti_free(file);
     if (there || t->size == 0) return BT_OK;
     bti_corpus_config corpus = corpus_config(s);
-    BT_TRY(bti_corpus_check(&corpus));
+    BT_TRY(bti_corpus_check(&corpus, NULL));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
     const char **list = bti_alloc(files[0]->count + files[1]->count, sizeof *list);
     if (list == NULL) return BT_ENOMEM;
