@@ -160,6 +160,49 @@ START_TEST(classes) {
 }
 END_TEST
 
+/* A file that is there stays as it is until the first line is known; inputs are not written over.
+ */
+START_TEST(output_files) {
+    place p = new_place("  labels: {train: names, valid: names}\n", "");
+    check_status(train_it(p, "training.updates=2"), 0);
+    const char *x = in(p, "x.npy"), *image = kit_str("image=%s", x), *out = in(p, "lines");
+    const char *model = newest_checkpoint(p.out), *names = in(p, "names");
+    const char *name = file_text(names), *wrong[] = {in(p, "nowhere"), in(p, "names"), p.dir};
+    kit_write_text(out, "as it was\n");
+    for (int i = 0; i < 3; i++) {
+        check_refused(bantam("predict", wrong[i], "--features", image, "--output", out), wrong[i]);
+        check_refused(bantam("translate", wrong[i], "--features", image, "--output", out),
+                      wrong[i]);
+    }
+    check_refused(bantam("predict", p.out, "--features", "image=nowhere.npy", "--output", out,
+                         "--device", "cpu"),
+                  "nowhere.npy");
+    ck_assert_str_eq(file_text(out), "as it was\n");
+    size_t bytes, before;
+    free(kit_read(x, &before));
+    const char *const inputs[] = {x, names, model};
+    for (int i = 0; i < 3; i++)
+        check_refused(
+            bantam("predict", model, "--features", image, "--labels", names, "--output", inputs[i],
+                   "--device", "cpu"),
+            kit_str("--output: %s is the same file as the input %s", inputs[i], inputs[i]));
+    check_refused(bantam("translate", model, "--features", image, "--output", x), "the same file");
+    free(kit_read(x, &bytes));
+    ck_assert_uint_eq(bytes, before);
+    ck_assert_str_eq(file_text(names), name);
+    program r = bantam("predict", model, "--features", image, "--output", out, "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_int_eq(count_lines(file_text(out)), EXAMPLES);
+    r = bantam("predict", model, "--features", image, "--output", in(p, "no/such"), "--device",
+               "cpu");
+    check_status(r, 1);
+    check_has(r.err, kit_str("%s: cannot be written: No such file", in(p, "no/such")));
+    const char *yaml = file_text(p.yaml);
+    check_refused(bantam("plan", p.yaml, "--svg", p.yaml), "--svg: ");
+    ck_assert_str_eq(file_text(p.yaml), yaml);
+}
+END_TEST
+
 START_TEST(labels) {
     place p = new_place("  labels: {train: sets, valid: sets}\n",
                         ", head: multilabel, learned_rows: 2, pooling: first");
@@ -296,6 +339,7 @@ END_TEST
 
 void add_features(TCase *tc) {
     tcase_add_loop_test(tc, classes, 0, 3);
+    tcase_add_test(tc, output_files);
     tcase_add_test(tc, labels);
     tcase_add_test(tc, numbers);
     tcase_add_test(tc, resumed);
