@@ -248,7 +248,24 @@ START_TEST(resumed) {
     put_npy(in(p, "x.npy"), "(48, 1, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
     r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
                "training.updates=61");
-    check_refused(r, "cannot be resumed");
+    check_refused(r, "cannot be resumed with other training data: feature image: 48 examples, 192 "
+                     "rows of 6 numbers, checksum ");
+    check_has(r.err, "(now 48 examples, 48 rows of 6 numbers, checksum ");
+    check_has(r.err, kit_str(", %s)", in(p, "x.npy")));
+    check_lacks(r.err, "labels");
+    check_lacks(r.err, "text");
+    /* all that differs is listed */
+    kit_write_text(in(p, "names"), kit_str("dog\n%s", strchr(file_text(in(p, "names")), '\n') + 1));
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
+               "training.updates=61");
+    check_refused(r, "feature image: 48");
+    check_has(r.err, "; labels: 48 examples, 3 classes, checksum ");
+    const char *yaml = file_text(p.yaml), *at = strstr(yaml, "{name: image");
+    kit_write_text(p.yaml, kit_str("%.*s{name: sound, train: x.npy, valid: x.npy}, %s",
+                                   (int)(at - yaml), yaml, at));
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
+               "training.updates=61");
+    check_refused(r, "; feature sound: not there (now 48 examples");
 }
 END_TEST
 

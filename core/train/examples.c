@@ -1,8 +1,10 @@
 #include "core/train/examples.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/model/head.h"
 
 bti_label_kind bti_label_kind_of(bti_head_kind head) {
@@ -118,4 +120,28 @@ uint64_t bti_examples_checksum(const bti_examples *x) {
     if (x->inputs.labels != NULL)
         sum = (sum ^ bti_labels_checksum(x->inputs.labels)) * UINT64_C(0x100000001B3);
     return sum;
+}
+
+bt_status bti_examples_describe(const bti_examples *x, char **text) {
+    const bti_labels *l = x->inputs.labels;
+    bti_text t = {0};
+    if (x->corpus != NULL)
+        bti_text_add(&t, "text: %" PRId64 " lines, %" PRId64 " of use, checksum %016" PRIx64 "\n",
+                     lines_of(x->corpus), bti_corpus_count(x->corpus),
+                     bti_corpus_checksum(x->corpus));
+    for (size_t f = 0; f < x->inputs.features; f++) {
+        const bti_features *in = x->inputs.feature[f];
+        bti_text_add(&t,
+                     "feature %s: %" PRId64 " examples, %" PRId64 " rows of %" PRId64
+                     " numbers, checksum %016" PRIx64 "\n",
+                     bti_features_name(in), bti_features_count(in),
+                     bti_features_get_stats(in)->rows, bti_features_width(in),
+                     bti_features_checksum(in));
+    }
+    if (l != NULL)
+        bti_text_add(&t, "labels: %" PRId64 " examples, %" PRId64 " %s, checksum %016" PRIx64 "\n",
+                     bti_labels_count(l), x->outputs,
+                     x->head == BTI_HEAD_REGRESSION ? "numbers each" : "classes",
+                     bti_labels_checksum(l));
+    return bti_text_take(&t, text);
 }
