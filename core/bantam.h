@@ -195,9 +195,10 @@ BT_API bt_status bt_translator_open(const char *model, const bt_translate_option
                                     bt_translator **out);
 BT_API void bt_translator_free(bt_translator *translator);
 
-/* Examples of a model that reads features alone: so many lines may be translated, whatever is in
- * them. 0: the model reads text. */
+/* Examples of the features that the model reads, 0: it reads none. Line n goes with example n. Of a
+ * model that reads no text so many lines may be translated, whatever is in them. */
 BT_API size_t bt_translator_examples(const bt_translator *translator);
+BT_API int bt_translator_reads_text(const bt_translator *translator);
 
 /* Takes one translation, without line end; `text` is valid during the call. Anything but BT_OK ends
  * bt_translate, which returns it. */

@@ -139,10 +139,8 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *o,
     return BT_OK;
 }
 void bt_translator_free(bt_translator *t) { free(t); }
-size_t bt_translator_examples(const bt_translator *t) {
-    (void)t;
-    return 0;
-}
+size_t bt_translator_examples(const bt_translator *t) { return (void)t, 0; }
+int bt_translator_reads_text(const bt_translator *t) { return (void)t, 1; }
 bt_status bt_predict(const char *model, const bt_predict_options *o, bt_line_fn fn, void *user,
                      bt_prediction_scores *scores) {
     printf("predict with %s, features %zu, labels %s\n", model, o->feature_count,

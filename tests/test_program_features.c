@@ -298,6 +298,35 @@ START_TEST(captions) {
 }
 END_TEST
 
+/* Text and a feature: as many lines as examples, and rows that go together. */
+START_TEST(text_and_feature) {
+    place p = new_place("  train: {source: texts, target: texts}\n"
+                        "  valid: {source: texts, target: texts}\n"
+                        "tokenizer: {kind: words, model: words.vocab, size: 20}\n",
+                        ", decoder_layers: 1");
+    const char *image = kit_str("image=%s", in(p, "x.npy")), *few = in(p, "few");
+    check_refused(train_it(p, "model.fusion=add"),
+                  kit_str("%s: example 1 has 4 rows, line 1 of %s has 2 tokens, its end included",
+                          in(p, "x.npy"), in(p, "texts")));
+    put_npy(in(p, "x.npy"), "(48, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
+    check_status(train_it(p, "model.fusion=add"), 0);
+    program r = bantam("translate", p.out, "--input", in(p, "texts"), "--features", image,
+                       "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_int_eq(count_lines(r.out), EXAMPLES);
+    kit_write_text(few, "one\none two\n");
+    r = bantam("translate", p.out, "--input", few, "--features", image, "--device", "cpu");
+    check_refused(r, kit_str("%s has 2 lines, the features have 48 examples", few));
+    check_refused(bantam("evaluate", p.out, "--source", few, "--reference", few, "--features",
+                         image, "--device", "cpu"),
+                  kit_str("%s has 48 examples, %s has 2 lines", in(p, "x.npy"), few));
+    put_npy(in(p, "x.npy"), "(2, 3, 6)", (float[36]){1}, 36);
+    r = bantam("translate", p.out, "--input", few, "--features", image, "--device", "cpu");
+    check_refused(r, "example 1 has 3 rows, line 1 of the text has 2 tokens");
+    ck_assert_str_eq(r.out, "");
+}
+END_TEST
+
 /* Ten photographs' 8 x 8 x 2,048 feature maps and three more, with captions: all learned by heart.
  */
 START_TEST(photographs) {
@@ -361,6 +390,7 @@ void add_features(TCase *tc) {
     tcase_add_test(tc, numbers);
     tcase_add_test(tc, resumed);
     tcase_add_test(tc, captions);
+    tcase_add_test(tc, text_and_feature);
     tcase_add_test(tc, photographs);
     tcase_add_loop_test(tc, case2, 0, 2);
 }

@@ -208,9 +208,15 @@ static int translate_examples(job *j, bt_translator *translator, size_t count) {
     return CLI_DONE;
 }
 
+/* Beside text every example belongs to a line; that there are too few is told by the line. */
 static int translate_all(job *j, bt_translator *translator) {
     size_t examples = bt_translator_examples(translator);
-    return examples > 0 ? translate_examples(j, translator, examples) : translate(j, translator);
+    if (!bt_translator_reads_text(translator)) return translate_examples(j, translator, examples);
+    int code = translate(j, translator);
+    if (code != CLI_DONE || examples == 0 || j->before == (int64_t)examples) return code;
+    return cli_usage(j->self,
+                     "%s has %lld lines, the features have %zu examples: is it their text?",
+                     j->in_name, (long long)j->before, examples);
 }
 
 static int open_input(job *j, const char *path) {

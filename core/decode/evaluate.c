@@ -64,7 +64,6 @@ static bt_status add_losses(evaluation *e, size_t count) {
         bti_sentence *s = &e->sentence[n];
         const int reads = e->translator->tokenizer[0] != NULL;
         *s = (bti_sentence){0};
-        BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
         for (int side = !reads; side < 2; side++) {
             const char *text = e->line[side][i];
             bti_ids *ids = &e->ids[side][i];
@@ -72,6 +71,7 @@ static bt_status add_losses(evaluation *e, size_t count) {
             s->ids[side] = ids->id;
             s->count[side] = ids->count;
         }
+        BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
         n += (s->count[0] > 0 || !reads) && s->count[1] > 0;
     }
     if (cut[1] > 0) /* of the source, translation tells */

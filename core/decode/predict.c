@@ -225,12 +225,12 @@ static bt_status check_counts(const prediction *p) {
                         "text that labels belong to is read twice: a file, not standard input");
     if (path != NULL) {
         BT_TRY(bti_corpus_check(&text, &n));
+        BT_TRY(bti_translator_match(p->model, path, n, units));
     } else {
         path = bti_features_path(p->model->feature[0]);
         n = feature_examples(p);
         units = "examples";
     }
-    BT_TRY(bti_translator_match(p->model, path, n, units));
     return p->labels ? bti_labels_match(p->labels, n, path, units) : BT_OK;
 }
 

@@ -61,6 +61,20 @@ static bt_status count_rows(bti_examples *x) {
     return BT_OK;
 }
 
+/* What is mixed row by row must go together in every example that is used. */
+static bt_status check_rows(const bti_run_config *cfg, bti_part part, const bti_examples *x) {
+    const bti_files *source =
+        part == BTI_PART_TRAIN ? &cfg->data.train_source : &cfg->data.valid_source;
+    const char *text = x->corpus != NULL && source->count > 0 ? source->path[0] : NULL;
+    for (int64_t i = 0; i < x->count; i++) {
+        int64_t ids = 0;
+        if (text != NULL) bti_corpus_source(x->corpus, i, &ids);
+        BT_TRY(bti_inputs_check_rows(x->inputs.feature, x->inputs.features, cfg->model.fusion,
+                                     bti_examples_line(x, i) - 1, text, ids));
+    }
+    return BT_OK;
+}
+
 bt_status bti_examples_open(const bti_run_config *cfg, bti_part part, const bti_corpus *corpus,
                             const bti_examples *train, const volatile sig_atomic_t *stop,
                             bti_examples *out) {
@@ -73,6 +87,7 @@ bt_status bti_examples_open(const bti_run_config *cfg, bti_part part, const bti_
         out->outputs = out->head == BTI_HEAD_REGRESSION ? bti_labels_width(labels)
                                                         : bti_labels_classes(labels);
     bt_status status = match(cfg, part, out);
+    if (status == BT_OK) status = check_rows(cfg, part, out);
     if (status == BT_OK) status = count_rows(out);
     out->dense = (bti_dense){out, read_feature, read_values};
     if (status != BT_OK) bti_examples_close(out);
