@@ -378,6 +378,12 @@ START_TEST(case2) {
                       : plan_of(yaml, 0, "--device", "rtx3090", "--lengths", "0:32");
     ck_assert(number_at(plan, "parameters") == number_at(count, name[_i]));
     ck_assert(number_at(plan, "feature_bytes") > 0);
+    /* micro-batches of an update whose examples are all alike */
+    json_t *micro = json_object_get(plan, "micro_batch");
+    double most = floor(number_at(micro, "source_tokens") / 709);
+    most = fmin(most, number_at(micro, "sentences"));
+    if (!_i) most = fmin(most, floor(number_at(micro, "target_tokens") / 32));
+    ck_assert(number_at(plan, "micro_batches_per_update") == ceil(64 / most));
     json_decref(plan);
     json_decref(count);
 }
