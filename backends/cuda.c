@@ -78,9 +78,10 @@ static void why_none(cudaError_t code, char *reason, size_t size) {
 }
 
 /* Devices, or 0 with the reason. The count is left alone where the call fails. */
-static int count_devices(char *reason, size_t size) {
+static int count_devices(const bt_host *host, char *reason, size_t size) {
     int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
+    const cudaError_t code =
+        (cudaError_t)BTCU_WATCHED(host, "cudaGetDeviceCount", cudaGetDeviceCount(&count));
     if (size > 0) reason[0] = 0;
     if (code == cudaSuccess && count > 0) return count < MOST_DEVICES ? count : MOST_DEVICES;
     (void)cudaGetLastError();
@@ -89,8 +90,7 @@ static int count_devices(char *reason, size_t size) {
 }
 
 static bt_status cuda_probe(const bt_host *host, int *count, char *reason, size_t reason_size) {
-    (void)host;
-    *count = count_devices(reason, reason_size);
+    *count = count_devices(host, reason, reason_size);
     return BT_OK;
 }
 
@@ -252,16 +252,20 @@ static bt_status measure_rates(bt_dev *dev, struct rates *out) {
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
+/* Whatever can be given back. */
+static int let_go(btcu_dev *d) {
+    if (cudaSetDevice(d->index) != cudaSuccess) return 0;
+    if (d->own.stream != NULL) cudaStreamSynchronize(d->own.stream);
+    btcu_blas_close(d);
+    if (d->between != NULL) cudaEventDestroy(d->between);
+    if (d->own.stream != NULL) cudaStreamDestroy(d->own.stream);
+    return 0;
+}
+
 void btcu_close(bt_dev *dev) {
-    btcu_dev *d = btcu_self(dev);
-    if (cudaSetDevice(d->index) == cudaSuccess) {
-        if (d->own.stream != NULL) cudaStreamSynchronize(d->own.stream);
-        btcu_blas_close(d);
-        if (d->between != NULL) cudaEventDestroy(d->between);
-        if (d->own.stream != NULL) cudaStreamDestroy(d->own.stream);
-    }
+    (void)BTCU_WATCHED(dev->host, "closing the device", let_go(btcu_self(dev)));
     (void)cudaGetLastError();
-    free(d);
+    free(dev);
 }
 
 static bt_status open_device(btcu_dev *d) {
@@ -287,7 +291,7 @@ static const bt_driver cuda_driver;
 /* Is there a device of that number? */
 static bt_status check_index(const bt_host *host, int index) {
     char reason[512];
-    const int count = count_devices(reason, sizeof reason);
+    const int count = count_devices(host, reason, sizeof reason);
     if (count == 0) return btcu_failf(host, BT_EDEVICE, "cuda: %s", reason);
     if (index >= 0 && index < count) return BT_OK;
     return btcu_failf(host, BT_EUSAGE,

@@ -200,8 +200,30 @@ START_TEST(lost_device) {
     program p = bantam_how(how, "train", r.yaml, "--device", "cuda", "--updates", "6", "--set",
                            "checkpoint.every=1");
     check_status(p, 1);
-    check_has(p.err, "cuda");
+    check_has(p.err, "cuda:0");
     check_has(p.err, "lost");
+    check_has(p.err, ": update ");
+    check_has(p.err, "the checkpoint of update ");
+    ck_assert_ptr_nonnull(newest_checkpoint(r.out));
+    check_status(train(r, "--updates", "6", "--resume"), 0);
+}
+END_TEST
+
+/* A call that never returns, the first one or one in the middle: told, and the program ends. */
+START_TEST(hanging_device) {
+    const int64_t calls = counted("calls", "6");
+    small_run r = small_run_new(40);
+    setenv("BANTAM_CUDA_TIMEOUT", "3", 1);
+    program_how how = {.environment = "CUSIM_HANG=1"};
+    program p = bantam_how(how, "devices");
+    check_status(p, 1);
+    check_has(p.err, "cudaGetDeviceCount has not come back for 3 s");
+    how.environment = kit_str("CUSIM_HANG=%lld", (long long)(calls * 4 / 5));
+    p = bantam_how(how, "train", r.yaml, "--device", "cuda", "--updates", "6", "--set",
+                   "checkpoint.every=1");
+    unsetenv("BANTAM_CUDA_TIMEOUT");
+    check_status(p, 1);
+    check_has(p.err, "has not come back");
     ck_assert_ptr_nonnull(newest_checkpoint(r.out));
     check_status(train(r, "--updates", "6", "--resume"), 0);
 }
@@ -389,6 +411,7 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, half_precision, 0, 2);
     tcase_add_test(tc, warm_updates_take_nothing);
     tcase_add_test(tc, lost_device);
+    tcase_add_test(tc, hanging_device);
     tcase_add_loop_test(tc, every_call_fails, 0, 5);
     tcase_add_test(tc, b10_attention);
     tcase_add_test(tc, b10_products);

@@ -354,6 +354,17 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
     return BT_OK;
 }
 
+/* A device that fails: in which update, and what is safe. */
+static bt_status failed_update(const trainer *t, bt_status status) {
+    if (status != BT_EDEVICE) return status;
+    if (t->saved < 0) return bti_fail_prefix(status, "update %lld", (long long)t->done + 1);
+    return bti_fail(
+        status,
+        "update %lld: %s; the checkpoint of update %lld is whole: --resume goes on from "
+        "it, on any device",
+        (long long)t->done + 1, bt_last_error(), (long long)t->saved);
+}
+
 static bt_status update(trainer *t) {
     const int64_t *pair;
     int64_t n, epoch;
@@ -363,7 +374,8 @@ static bt_status update(trainer *t) {
     /* The schedule counts steps taken: a skipped update does not move it. */
     double lr = bti_learning_rate(t->cfg, t->engine->steps + 1);
     bti_update_result r;
-    BT_TRY(bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r));
+    bt_status status = bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r);
+    if (status != BT_OK) return failed_update(t, status);
     t->done++;
     if (!t->computes && r.rows[1] > 0 && r.loss == 0 && r.grad_norm == 0)
         bti_log(
