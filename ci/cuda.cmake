@@ -36,17 +36,28 @@ if(toolkit VERSION_LESS 11.8)
   cuda_missing("toolkit ${toolkit} is too old: 11.8 is the least")
 endif()
 
-# Always named: machine code for the cards that people have, and for the newest that this toolkit
-# knows also PTX, which later cards translate. (11.8: no PTX, a driver of the 470 series cannot read
-# it; 12 no longer has 3.7.)
+# Always named. By default: the cards of this machine; without one the backend is built only where it
+# was asked for, for all that this toolkit and Bantam know: machine code, and for the newest also PTX,
+# which later cards translate (not with 11.8: a driver of the 470 series cannot read it).
 if(BANTAM_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${BANTAM_CUDA_ARCHITECTURES})
-elseif(toolkit VERSION_LESS 12)
-  set(CMAKE_CUDA_ARCHITECTURES 37-real 52-real 60-real 70-real 75-real 80-real 86-real 90-real)
-elseif(toolkit VERSION_LESS 13)
-  set(CMAKE_CUDA_ARCHITECTURES 52-real 60-real 70-real 75-real 80-real 86-real 90)
 else()
-  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE cards ERROR_QUIET RESULT_VARIABLE status)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" cards "${cards}")
+  if(status EQUAL 0 AND cards)
+    string(REPLACE "." "" cards "${cards}")
+    list(REMOVE_DUPLICATES cards)
+    list(TRANSFORM cards APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
+  elseif(BANTAM_CUDA STREQUAL "AUTO")
+    cuda_missing("no card is here to build for (BANTAM_CUDA=ON builds for all)")
+  elseif(toolkit VERSION_LESS 12)
+    set(CMAKE_CUDA_ARCHITECTURES 37-real 52-real 60-real 70-real 75-real 80-real 86-real 90-real)
+  elseif(toolkit VERSION_LESS 13)
+    set(CMAKE_CUDA_ARCHITECTURES 52-real 60-real 70-real 75-real 80-real 86-real 90)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+  endif()
 endif()
 # 11.8 knows g++ up to 11 and clang++ up to 14.
 if(toolkit VERSION_LESS 12.1 AND NOT CMAKE_CUDA_HOST_COMPILER)
