@@ -231,7 +231,7 @@ START_TEST(assumed_wrongly) {
     bt_plan_options o = {.device = "k80", .source_tokens = 129, .target_tokens = 4};
     kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "data.max_length 128");
     o.target_tokens = 0;
-    kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "both sides");
+    kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "need target tokens");
     o = (bt_plan_options){.device = "k80"};
     kit_fails(bt_plan_make(run, &o, &plan), BT_EINPUT, "no.de");
     bt_run_free(run);

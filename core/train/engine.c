@@ -302,7 +302,7 @@ static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_
     return BT_OK;
 }
 
-bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+static bt_status run_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
     bti_update_result result = {.loss_scale = e->loss_scale};
     BT_TRY(count_rows(e, sentence, n, &result));
@@ -341,7 +341,14 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     return BT_OK;
 }
 
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
+/* After a failure copies may wait in the stream that read staging, which the next update writes. */
+bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+                            double lr, bti_update_result *out) {
+    bt_status status = run_update(e, sentence, n, update, lr, out);
+    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
+}
+
+static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
     bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
     int64_t cols = e->model->cfg.outputs;
@@ -362,4 +369,10 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
     }
     *out = sum;
     return BT_OK;
+}
+
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
+                            bti_loss_sum *out) {
+    bt_status status = run_losses(e, sentence, n, outputs, out);
+    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
 }
