@@ -20,7 +20,7 @@ typedef struct slot {
 
 static slot slots[MOST_THREADS];
 static atomic_int taken;
-static _Thread_local slot *own;
+static pthread_key_t own; /* each thread's slot */
 static long long limit = SECONDS;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -63,21 +63,29 @@ static void start(void) {
     const long long asked = text ? strtoll(text, NULL, 10) : 0;
     pthread_t thread;
     if (asked > 0) limit = asked;
+    pthread_key_create(&own, NULL);
     if (pthread_create(&thread, NULL, watch, NULL) == 0) pthread_detach(thread);
 }
 
-void btcu_begin(const bt_host *host, const char *what) {
+/* A slot that the calling thread keeps. */
+static slot *own_slot(void) {
     pthread_once(&once, start);
-    if (own == NULL) {
-        const int i = atomic_fetch_add(&taken, 1);
-        own = &slots[i < MOST_THREADS ? i : MOST_THREADS - 1];
-    }
-    atomic_store_explicit(&own->host, host, memory_order_relaxed);
-    atomic_store_explicit(&own->what, what, memory_order_relaxed);
-    atomic_store(&own->since, seconds());
+    slot *s = pthread_getspecific(own);
+    if (s != NULL) return s;
+    const int i = atomic_fetch_add(&taken, 1);
+    s = &slots[i < MOST_THREADS ? i : MOST_THREADS - 1];
+    pthread_setspecific(own, s);
+    return s;
+}
+
+void btcu_begin(const bt_host *host, const char *what) {
+    slot *s = own_slot();
+    atomic_store_explicit(&s->host, host, memory_order_relaxed);
+    atomic_store_explicit(&s->what, what, memory_order_relaxed);
+    atomic_store(&s->since, seconds());
 }
 
 int btcu_end(int code) {
-    atomic_store(&own->since, 0);
+    atomic_store(&own_slot()->since, 0);
     return code;
 }

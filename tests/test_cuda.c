@@ -202,7 +202,7 @@ START_TEST(lost_device) {
     check_status(p, 1);
     check_has(p.err, "cuda:0");
     check_has(p.err, "lost");
-    check_has(p.err, ": update ");
+    check_has(p.err, "after update ");
     check_has(p.err, "the checkpoint of update ");
     ck_assert_ptr_nonnull(newest_checkpoint(r.out));
     check_status(train(r, "--updates", "6", "--resume"), 0);

@@ -354,17 +354,6 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
     return BT_OK;
 }
 
-/* A device that fails: in which update, and what is safe. */
-static bt_status failed_update(const trainer *t, bt_status status) {
-    if (status != BT_EDEVICE) return status;
-    if (t->saved < 0) return bti_fail_prefix(status, "update %lld", (long long)t->done + 1);
-    return bti_fail(
-        status,
-        "update %lld: %s; the checkpoint of update %lld is whole: --resume goes on from "
-        "it, on any device",
-        (long long)t->done + 1, bt_last_error(), (long long)t->saved);
-}
-
 static bt_status update(trainer *t) {
     const int64_t *pair;
     int64_t n, epoch;
@@ -374,8 +363,7 @@ static bt_status update(trainer *t) {
     /* The schedule counts steps taken: a skipped update does not move it. */
     double lr = bti_learning_rate(t->cfg, t->engine->steps + 1);
     bti_update_result r;
-    bt_status status = bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r);
-    if (status != BT_OK) return failed_update(t, status);
+    BT_TRY(bti_engine_update(t->engine, t->sentence, n, t->done + 1, lr, &r));
     t->done++;
     if (!t->computes && r.rows[1] > 0 && r.loss == 0 && r.grad_norm == 0)
         bti_log(
@@ -484,6 +472,17 @@ static bt_status run(trainer *t) {
         return bti_fail(BT_ESTOPPED, "update %lld is done and saved; --resume goes on",
                         (long long)t->done);
     return BT_OK;
+}
+
+/* A device that fails ends the run: when, and what is safe. */
+static bt_status with_what_is_safe(const trainer *t, bt_status status) {
+    if (status != BT_EDEVICE) return status;
+    if (t->saved < 0) return bti_fail_prefix(status, "after update %lld", (long long)t->done);
+    return bti_fail(
+        status,
+        "after update %lld: %s; the checkpoint of update %lld is whole: --resume goes on "
+        "from it, on any device",
+        (long long)t->done, bt_last_error(), (long long)t->saved);
 }
 
 /* ---- the whole ---------------------------------------------------------------------------------
@@ -623,7 +622,8 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
     if (status == BT_OK) say_plan(&t);
-    if (status == BT_OK) status = run(&t);
+    const int runs = status == BT_OK;
+    if (runs) status = run(&t);
     bti_log_json_close(t.log);
     if (t.done > 0) plot(&t);
     bti_validation_close(t.validation);
@@ -631,5 +631,5 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_session_close(t.s);
     bti_free(t.sentence);
     bti_free(t.run_text);
-    return status;
+    return runs ? with_what_is_safe(&t, status) : status;
 }
