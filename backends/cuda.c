@@ -90,7 +90,9 @@ static int count_devices(const bt_host *host, char *reason, size_t size) {
 }
 
 static bt_status cuda_probe(const bt_host *host, int *count, char *reason, size_t reason_size) {
+    btcu_watch(host);
     *count = count_devices(host, reason, reason_size);
+    btcu_unwatch();
     return BT_OK;
 }
 
@@ -133,7 +135,8 @@ static bt_status describe(btcu_dev *d) {
     bt_status status = btcu_check(&d->base, NULL, cudaGetDeviceProperties(&prop, d->index),
                                   "cudaGetDeviceProperties");
     if (status != BT_OK) return status;
-    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    if (BTCU_WATCHED(d->base.host, "cudaDriverGetVersion", cudaDriverGetVersion(&driver)) != 0)
+        driver = 0;
     d->major = prop.major;
     d->minor = prop.minor;
     d->processors = prop.multiProcessorCount;
@@ -183,8 +186,10 @@ static bt_status self_test(btcu_dev *d) {
     int sum = 0;
     bt_status status = dev->ops->alloc(dev, sizeof sum, &buf);
     if (status != BT_OK) return status;
-    const cudaError_t code = btcu_add((int *)(void *)buf->p, 1, 2, d->own.stream);
-    status = is_missing_code(code) ? not_supported(d) : btcu_check(dev, NULL, code, "first kernel");
+    const cudaError_t code = (cudaError_t)BTCU_WATCHED(
+        dev->host, "first kernel", btcu_add((int *)(void *)buf->p, 1, 2, d->own.stream));
+    status =
+        is_missing_code(code) ? not_supported(d) : btcu_result(dev, NULL, code, "first kernel");
     if (status == BT_OK) status = dev->ops->download(dev, NULL, &sum, buf, 0, sizeof sum);
     if (status == BT_OK) status = dev->ops->sync(dev, NULL);
     if (status == BT_OK && sum != 3)
@@ -266,6 +271,7 @@ void btcu_close(bt_dev *dev) {
     (void)BTCU_WATCHED(dev->host, "closing the device", let_go(btcu_self(dev)));
     (void)cudaGetLastError();
     free(dev);
+    btcu_unwatch();
 }
 
 static bt_status open_device(btcu_dev *d) {
@@ -303,6 +309,7 @@ static bt_status check_index(const bt_host *host, int index) {
 static bt_status cuda_open(const bt_host *host, int index, const bt_open_options *options,
                            bt_dev **out) {
     (void)options;
+    btcu_watch(host); /* until it is closed */
     pthread_mutex_lock(&lock);
     bt_status status = check_index(host, index);
     btcu_dev *d = status == BT_OK ? calloc(1, sizeof *d) : NULL;
@@ -313,6 +320,8 @@ static bt_status cuda_open(const bt_host *host, int index, const bt_open_options
             .driver = &cuda_driver, .host = host, .ops = &btcu_dev_ops, .op = btcu_op_table};
         status = open_device(d);
         if (status != BT_OK) btcu_close(&d->base);
+    } else {
+        btcu_unwatch();
     }
     pthread_mutex_unlock(&lock);
     if (status == BT_OK) *out = &d->base;

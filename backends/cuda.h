@@ -59,7 +59,11 @@ bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out);
 /* ---- cuda_watch.c: calls that do not return -----------------------------------------------------
  */
 
-/* The value of a call that is told about when it does not return. */
+/* Calls are watched between the two, which may nest: while a device is open, or asked for. */
+void btcu_watch(const bt_host *host);
+void btcu_unwatch(void);
+/* The value of a call that is told about when it does not return; `what`, a literal, is its name. A
+ * watched call within another one ends the watch of both. */
 #define BTCU_WATCHED(host, what, call) (btcu_begin(host, what), btcu_end((int)(call)))
 void btcu_begin(const bt_host *host, const char *what);
 int btcu_end(int code);

@@ -88,7 +88,7 @@ bt_status btcu_blas_open(btcu_dev *d) {
         dev->host, "cublasCreate", blas.cublasCreate_v2(&d->blas->handle));
     bt_status status = code == CUBLAS_STATUS_ALLOC_FAILED
                            ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
-                           : btcu_blas_check(dev, code, "cublasCreate");
+                           : btcu_blas_result(dev, code, "cublasCreate");
     if (status == BT_OK) status = btcu_malloc(dev, workspace_bytes(d), &d->blas->workspace);
     /* The stream first: setting it takes the workspace away. */
     if (status == BT_OK)

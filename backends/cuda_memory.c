@@ -90,7 +90,7 @@ static bt_status poison(bt_dev *dev, const bt_buf *buf) {
 
 bt_status btcu_no_memory(bt_dev *dev, const char *what) {
     size_t room = 0, total = 0;
-    if (cudaMemGetInfo(&room, &total) != cudaSuccess) (void)cudaGetLastError();
+    forget(dev, cudaMemGetInfo(&room, &total));
     return btcu_failf(
         dev->host, BT_ENOMEM,
         "cuda:%d: %s cannot be allocated: %zu of %zu bytes are free, this run has %llu "
