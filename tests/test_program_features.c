@@ -370,13 +370,14 @@ START_TEST(photographs) {
 END_TEST
 
 /* Case 2 at its sizes, and as many parameters as PyTorch's modules have (count_case2.py). */
+static const char *const case2_name[] = {"case2-caption", "case2-classify"};
+
 START_TEST(case2) {
-    static const char *const name[] = {"case2-caption", "case2-classify"};
-    const char *yaml = kit_data(kit_str("runs/%s.yaml", name[_i]));
+    const char *yaml = kit_data(kit_str("runs/%s.yaml", case2_name[_i]));
     json_t *count = parse_json(file_text(kit_data("golden/case2_parameters.json")));
     json_t *plan = _i ? plan_of(yaml, 0, "--device", "rtx3090")
                       : plan_of(yaml, 0, "--device", "rtx3090", "--lengths", "0:32");
-    ck_assert(number_at(plan, "parameters") == number_at(count, name[_i]));
+    ck_assert(number_at(plan, "parameters") == number_at(count, case2_name[_i]));
     ck_assert(number_at(plan, "feature_bytes") > 0);
     /* micro-batches of an update whose examples are all alike */
     json_t *micro = json_object_get(plan, "micro_batch");
@@ -386,6 +387,74 @@ START_TEST(case2) {
     ck_assert(number_at(plan, "micro_batches_per_update") == ceil(64 / most));
     json_decref(plan);
     json_decref(count);
+}
+END_TEST
+
+/* 64 examples in fp32 and 256 in fp16 fit a 3090 in one micro-batch; where more of them are faster,
+ * the plan says that one fits too. */
+START_TEST(case2_at_once) {
+    static const struct {
+        const char *precision, *batch;
+        double least;
+    } ask[] = {{"training.precision=fp32", "training.batch=64", 64},
+               {"training.precision=fp16", "training.batch=256", 256}};
+    int i = _i / 2, which = _i % 2;
+    const char *yaml = kit_data(kit_str("runs/%s.yaml", case2_name[which]));
+    const char *lengths = which ? "0:1" : "0:32"; /* the second has no text */
+    json_t *plan = plan_of(yaml, 0, "--device", "rtx3090", "--lengths", lengths, "--set",
+                           ask[i].precision, "--set", ask[i].batch);
+    json_t *once = json_object_get(plan, "one_micro_batch");
+    double budget = number_at(plan, "budget_bytes");
+    if (number_at(plan, "micro_batches_per_update") > 1) {
+        check_fields(once, "fits total_bytes seconds_per_update");
+        ck_assert(json_is_true(json_object_get(once, "fits")));
+        ck_assert(number_at(once, "total_bytes") <= budget);
+    } else {
+        ck_assert(json_is_null(once));
+    }
+    program r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", lengths, "--set",
+                       ask[i].precision, "--set", ask[i].batch);
+    check_status(r, 0);
+    check_has(r.out, kit_str("%g examples in ", ask[i].least));
+    check_lacks(r.out, "pair");
+    if (json_is_object(once)) check_has(r.out, "which fits too");
+    json_decref(plan);
+    json_t *largest = plan_of(yaml, 0, "--device", "rtx3090", "--lengths", lengths, "--set",
+                              ask[i].precision, "--set", ask[i].batch, "--largest-batch");
+    ck_assert(number_at(largest, "largest_batch") >= ask[i].least);
+    ck_assert(number_at(largest, "total_bytes") <= budget);
+    printf("plan: %s on a 3090, %s: %.0f examples in one micro-batch\n", case2_name[which],
+           ask[i].precision, number_at(largest, "largest_batch"));
+    json_decref(largest);
+}
+END_TEST
+
+/* What is said of text that is there on one side only. */
+START_TEST(captions_planned) {
+    const char *yaml = kit_data("runs/case2-caption.yaml");
+    program r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32");
+    check_status(r, 0);
+    check_has(r.out, "10,000 words (one table)");
+    check_has(r.out, "  every line     32 target tokens (assumed)\n");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--set",
+               "model.tie_embeddings=none");
+    check_has(r.out, "10,000 words (two tables)");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--largest-batch");
+    check_has(r.out, " examples: ");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--memory", "2GiB");
+    check_status(r, 2);
+    check_lacks(r.out, "pair");
+    place p = new_place("  train: {target: texts}\n  valid: {target: texts}\n"
+                        "tokenizer: {kind: words, model: words.vocab, size: 20}\n",
+                        ", decoder_layers: 1");
+    r = train_it(p, "training.updates=1");
+    check_status(r, 0);
+    check_has(r.err, "48 lines, 144 target tokens\n");
+    check_lacks(r.err, "pair");
+    r = bantam("plan", p.yaml, "--device", "cpu");
+    check_status(r, 0);
+    check_has(r.out, "  longest line   line ");
+    check_has(r.out, ": 4 target tokens\n");
 }
 END_TEST
 
@@ -399,4 +468,6 @@ void add_features(TCase *tc) {
     tcase_add_test(tc, text_and_feature);
     tcase_add_test(tc, photographs);
     tcase_add_loop_test(tc, case2, 0, 2);
+    tcase_add_loop_test(tc, case2_at_once, 0, 4);
+    tcase_add_test(tc, captions_planned);
 }

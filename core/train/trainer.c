@@ -472,7 +472,8 @@ static void say_plan(const trainer *t) {
     const bti_corpus *c = t->s->corpus;
     char total[32], budget[32], longest[64] = "";
     if (c != NULL)
-        snprintf(longest, sizeof longest, "; longest pair: line %lld",
+        snprintf(longest, sizeof longest, "; longest %s: line %lld",
+                 bti_session_has_pairs(t->s) ? "pair" : "text",
                  (long long)bti_corpus_get_stats(c)->longest_line);
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
