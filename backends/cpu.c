@@ -205,28 +205,31 @@ static bt_status cpu_event_sync(bt_dev *dev, bt_event *e) {
 
 /* ---- warming and rates ----------------------------------------------------------------------- */
 
-static int64_t floats_of(const bt_view *v, int64_t batch0, int64_t s0, int64_t batch1, int64_t s1) {
+static size_t bytes_of(const bt_view *v, int64_t batch0, int64_t s0, int64_t batch1, int64_t s1) {
     if (v->rows == 0 || v->cols == 0) return 0;
-    return (v->rows - 1) * v->ld + v->cols + (batch0 > 1 ? (batch0 - 1) * s0 : 0) +
-           (batch1 > 1 ? (batch1 - 1) * s1 : 0);
+    const int64_t n = (v->rows - 1) * v->ld + v->cols + (batch0 > 1 ? (batch0 - 1) * s0 : 0) +
+                      (batch1 > 1 ? (batch1 - 1) * s1 : 0);
+    return (size_t)n * btcpu_size(v->dtype);
 }
 
 /* Runs one product on scratch that is mapped for it and given back. */
 static bt_status warm_one(bt_dev *dev, const bt_call *call) {
     const bt_gemm_params *p = &call->p.gemm;
-    const int64_t n[3] = {floats_of(&call->t[0], p->batch0, p->a0, p->batch1, p->a1),
-                          floats_of(&call->t[1], p->batch0, p->b0, p->batch1, p->b1),
-                          floats_of(&call->t[2], p->batch0, p->c0, p->batch1, p->c1)};
+    const uint64_t ws = bti_planning_cpu.ws_bytes(&dev->info, call);
+    const size_t bytes[3] = {bytes_of(&call->t[0], p->batch0, p->a0, p->batch1, p->a1),
+                             bytes_of(&call->t[1], p->batch0, p->b0, p->batch1, p->b1),
+                             bytes_of(&call->t[2], p->batch0, p->c0, p->batch1, p->c1)};
     bt_call c = *call;
     bt_buf *buf = NULL;
     size_t off = 0;
     for (int i = 0; i < 3; i++) {
         c.t[i].off = off;
-        off += ((size_t)n[i] * sizeof(float) + BTCPU_ALIGN - 1) / BTCPU_ALIGN * BTCPU_ALIGN;
+        off += (bytes[i] + BTCPU_ALIGN - 1) / BTCPU_ALIGN * BTCPU_ALIGN;
     }
-    bt_status status = cpu_alloc(dev, off, &buf);
+    bt_status status = cpu_alloc(dev, off + ws, &buf);
     if (status != BT_OK) return status;
     for (int i = 0; i < 3; i++) c.t[i].buf = buf;
+    if (ws) c.ws = (bt_view){buf, off, 1, (int64_t)(ws / 4), (int64_t)(ws / 4), BT_F32};
     status = dev->op[BT_OP_GEMM](dev, NULL, &c);
     cpu_free(dev, buf);
     return status;
@@ -372,7 +375,7 @@ static bt_status cpu_open(const bt_host *host, int index, const bt_open_options 
     snprintf(info->backend, sizeof info->backend, "cpu");
     info->total_bytes = btcpu_total_memory();
     info->alignment = BTCPU_ALIGN;
-    info->dtypes = 1u << BT_F32;
+    info->dtypes = 1u << BT_F32 | 1u << BT_F16 | 1u << BT_BF16;
     info->threads = threads;
     info->host_memory = 1;
     status = measure_rates(&d->base);

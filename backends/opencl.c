@@ -142,7 +142,7 @@ static void describe(const btcl_board *board, bt_dev_info *info) {
     info->total_bytes = number(board->id, CL_DEVICE_GLOBAL_MEM_SIZE);
     info->max_alloc = asked_limit(number(board->id, CL_DEVICE_MAX_MEM_ALLOC_SIZE));
     info->alignment = bits / 8 > 64 ? (uint32_t)(bits / 8) : 64;
-    info->dtypes = 1u << BT_F32;
+    info->dtypes = 1u << BT_F32 | 1u << BT_F16 | 1u << BT_BF16; /* half ones are stored only */
     info->threads = 1;
     info->host_memory = (board->type & CL_DEVICE_TYPE_CPU) != 0;
 }
@@ -202,8 +202,9 @@ static bt_status measure_rates(bt_dev *dev, btcl_board *board) {
 void btcl_close(bt_dev *dev) {
     btcl_dev *d = btcl_self(dev);
     while (d->pinned != NULL) btcl_dev_ops.host_free(dev, d->pinned->p);
-    for (int i = 0; i < BTCL_KERNEL_COUNT; i++)
-        if (d->kernel[i] != NULL) clReleaseKernel(d->kernel[i]);
+    for (int t = 0; t < BTCL_TYPE_COUNT; t++)
+        for (int i = 0; i < BTCL_KERNEL_COUNT; i++)
+            if (d->kernel[t][i] != NULL) clReleaseKernel(d->kernel[t][i]);
     if (d->own.queue != NULL) {
         clFinish(d->own.queue);
         clReleaseCommandQueue(d->own.queue);
@@ -213,29 +214,34 @@ void btcl_close(bt_dev *dev) {
 
 static const bt_driver opencl_driver;
 
-static bt_status make_kernels(btcl_dev *d) {
-    static const char *const names[] = {
-#define X(name) "k_" #name,
-        BTCL_KERNELS(X)
-#undef X
-    };
-    for (int i = 0; i < BTCL_KERNEL_COUNT; i++) {
+static bt_status make_kernels(btcl_dev *d, btcl_type type) {
+    for (int i = 0; i < btcl_kernels_of(type); i++) {
         cl_int code;
-        d->kernel[i] = clCreateKernel(d->board->program, names[i], &code);
+        if (d->kernel[type][i] != NULL) continue;
+        d->kernel[type][i] = clCreateKernel(d->board->program[type], btcl_kernel_names[i], &code);
         if (code != CL_SUCCESS) {
-            d->kernel[i] = NULL;
-            return btcl_fail(d->base.host, code, names[i]);
+            d->kernel[type][i] = NULL;
+            return btcl_fail(d->base.host, code, btcl_kernel_names[i]);
         }
     }
     return BT_OK;
 }
 
+bt_status btcl_need(bt_dev *dev, btcl_type type) {
+    btcl_dev *d = btcl_self(dev);
+    if (d->kernel[type][btcl_kernels_of(type) - 1] != NULL) return BT_OK;
+    pthread_mutex_lock(&lock);
+    bt_status status = btcl_build(dev->host, d->board, type);
+    pthread_mutex_unlock(&lock);
+    return status == BT_OK ? make_kernels(d, type) : status;
+}
+
 static bt_status open_board(btcl_dev *d) {
     btcl_board *board = d->board;
     bt_dev *dev = &d->base;
-    bt_status status = btcl_build(dev->host, board);
+    bt_status status = btcl_build(dev->host, board, BTCL_F32);
     if (status == BT_OK) status = btcl_open_queue(dev->host, board, &d->own);
-    if (status == BT_OK) status = make_kernels(d);
+    if (status == BT_OK) status = make_kernels(d, BTCL_F32);
     d->library = btcl_has_library(board);
     if (status == BT_OK && board->flops == 0) status = measure_rates(dev, board);
     dev->info.flops = board->flops;

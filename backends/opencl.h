@@ -8,26 +8,28 @@
 
 #include "backends/opencl_plan.h"
 
-/* Kernels of kernels_cl/, by the name after k_. */
-#define BTCL_KERNELS(X) \
-    X(colsum) \
+/* Kernels of kernels_cl/, by the name after k_. Those whose data may be half are built once for
+ * each storage type; the others take fp32, or any type, and are built with those of fp32. */
+#define BTCL_DATA_KERNELS(X) \
     X(bias_act_fwd) \
     X(bias_act_bwd) \
-    X(axpby) \
     X(gather) \
     X(gate_fwd) \
     X(gate_bwd) \
-    X(zero) \
     X(norm_fwd) \
     X(norm_bwd_params) \
     X(norm_bwd) \
-    X(gemm) \
     X(attn_fwd) \
     X(attn_delta) \
     X(attn_bwd_q) \
     X(attn_bwd_kv) \
     X(embed_fwd) \
-    X(embed_bwd) \
+    X(embed_bwd)
+#define BTCL_OTHER_KERNELS(X) \
+    X(colsum) \
+    X(axpby) \
+    X(zero) \
+    X(gemm) \
     X(cross_entropy) \
     X(value_loss) \
     X(topk) \
@@ -36,6 +38,7 @@
     X(adamw) \
     X(adamw_rows) \
     X(adamw8)
+#define BTCL_KERNELS(X) BTCL_DATA_KERNELS(X) BTCL_OTHER_KERNELS(X)
 
 typedef enum btcl_kernel {
 #define X(name) BTCL_##name,
@@ -44,16 +47,31 @@ typedef enum btcl_kernel {
         BTCL_KERNEL_COUNT
 } btcl_kernel;
 
-/* One device of one platform. Its context and program are made at the first open and kept to the
- * end of the process, since libraries keep what they built by the context's address. */
+extern const char *const btcl_kernel_names[BTCL_KERNEL_COUNT]; /* "k_..." */
+
+/* Storage types, as the kernels number them. */
+typedef enum btcl_type { BTCL_F32, BTCL_F16, BTCL_BF16, BTCL_TYPE_COUNT } btcl_type;
+
+static inline btcl_type btcl_type_of(bt_dtype t) {
+    return t == BT_F16 ? BTCL_F16 : t == BT_BF16 ? BTCL_BF16 : BTCL_F32;
+}
+
+/* Kernels that the program of a type has: a half one ends where the others begin. */
+static inline int btcl_kernels_of(btcl_type type) {
+    return type == BTCL_F32 ? BTCL_KERNEL_COUNT : BTCL_colsum;
+}
+
+/* One device of one platform. Its context and fp32 program are made at the first open, programs of
+ * half types when first asked for; all are kept to the end of the process, since libraries keep
+ * what they built by the context's address. */
 typedef struct btcl_board {
     cl_platform_id platform;
     cl_device_id id;
     cl_device_type type;
     cl_context context; /* NULL before the first open */
-    cl_program program;
-    size_t group[BTCL_KERNEL_COUNT]; /* work-items of a group of each kernel */
-    double flops, bytes_per_s;       /* 0: not measured yet */
+    cl_program program[BTCL_TYPE_COUNT];
+    size_t group[BTCL_TYPE_COUNT][BTCL_KERNEL_COUNT]; /* work-items of a group of each kernel */
+    double flops, bytes_per_s;                        /* 0: not measured yet */
 } btcl_board;
 
 struct bt_buf {
@@ -89,7 +107,7 @@ typedef struct btcl_dev {
     bt_dev base; /* first */
     btcl_board *board;
     bt_stream own; /* what a NULL stream means */
-    cl_kernel kernel[BTCL_KERNEL_COUNT];
+    cl_kernel kernel[BTCL_TYPE_COUNT][BTCL_KERNEL_COUNT];
     uint64_t used;              /* bytes of all buffers */
     struct btcl_pinned *pinned; /* host memory given out */
     int library;                /* CLBlast may be used: it has not failed yet */
@@ -110,19 +128,23 @@ bt_status btcl_open_queue(const bt_host *host, const btcl_board *board, bt_strea
 /* opencl.c, for the table. */
 void btcl_close(bt_dev *dev);
 bt_status btcl_query(bt_dev *dev, bt_dev_info *info);
+/* The device has the kernels of this type: builds them at the first call. */
+bt_status btcl_need(bt_dev *dev, btcl_type type);
 
 /* The stream to use; a failure that stuck to it. */
 bt_stream *btcl_stream(bt_dev *dev, bt_stream *s);
 bt_status btcl_stuck(const bt_dev *dev, const bt_stream *s);
 
 /* opencl_program.c: context, program (from the cache or compiled) and group sizes of a board. */
-bt_status btcl_build(const bt_host *host, btcl_board *board);
+bt_status btcl_build(const bt_host *host, btcl_board *board, btcl_type type);
 /* Text of a device or platform property. */
 void btcl_device_text(cl_device_id id, cl_device_info what, char *out, size_t size);
 void btcl_platform_text(cl_platform_id id, cl_platform_info what, char *out, size_t size);
 
-/* opencl_ops.c */
+/* opencl_ops.c: the table; y = a x + b y of any types, x rounded to `round` before that. */
 extern const bt_op_fn btcl_op_table[BT_OP_COUNT];
+bt_status btcl_axpby(bt_dev *dev, bt_stream *s, const bt_view *x, const bt_view *y,
+                     bt_axpby_params p, bt_dtype round);
 
 /* opencl_gemm.c: the slot; may CLBlast be used on a device; making it build its kernels. */
 bt_status btcl_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
@@ -135,18 +157,23 @@ bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count);
 typedef struct btcl_launch {
     btcl_dev *dev;
     btcl_kernel which;
+    btcl_type type;
     cl_uint args;
-    cl_int error; /* the first */
+    cl_int error;     /* the first */
+    bt_status status; /* of building the program */
 } btcl_launch;
 
+/* A kernel of the program of fp32; of that of a data type. */
 btcl_launch btcl_begin(bt_dev *dev, btcl_kernel which);
+btcl_launch btcl_begin_data(bt_dev *dev, btcl_kernel which, bt_dtype type);
 void btcl_arg(btcl_launch *l, size_t size, const void *value);
 void btcl_i32(btcl_launch *l, int32_t x);
 void btcl_i64(btcl_launch *l, int64_t x);
 void btcl_f32(btcl_launch *l, double x);
-/* Base and offset; with btcl_view also the leading dimension. */
+/* Base and offset; with btcl_view also the leading dimension; with btcl_any also the type. */
 void btcl_base(btcl_launch *l, const bt_view *v);
 void btcl_view(btcl_launch *l, const bt_view *v);
+void btcl_any(btcl_launch *l, const bt_view *v);
 bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups);
 
 #endif

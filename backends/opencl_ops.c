@@ -8,8 +8,16 @@ btcl_launch btcl_begin(bt_dev *dev, btcl_kernel which) {
     return (btcl_launch){.dev = btcl_self(dev), .which = which, .error = CL_SUCCESS};
 }
 
+btcl_launch btcl_begin_data(bt_dev *dev, btcl_kernel which, bt_dtype type) {
+    btcl_launch l = btcl_begin(dev, which);
+    l.type = btcl_type_of(type);
+    l.status = btcl_need(dev, l.type);
+    return l;
+}
+
 void btcl_arg(btcl_launch *l, size_t size, const void *value) {
-    const cl_int code = clSetKernelArg(l->dev->kernel[l->which], l->args++, size, value);
+    if (l->status != BT_OK) return;
+    const cl_int code = clSetKernelArg(l->dev->kernel[l->type][l->which], l->args++, size, value);
     if (l->error == CL_SUCCESS) l->error = code;
 }
 
@@ -23,7 +31,9 @@ void btcl_f32(btcl_launch *l, double x) {
 static void put_u32(btcl_launch *l, uint32_t x) { btcl_arg(l, sizeof x, &x); }
 
 void btcl_base(btcl_launch *l, const bt_view *v) {
-    const uint64_t size = v->dtype == BT_U8 ? 1 : sizeof(float); /* int32 is as wide */
+    const uint64_t size = v->dtype == BT_U8                           ? 1
+                          : v->dtype == BT_F16 || v->dtype == BT_BF16 ? 2
+                                                                      : 4; /* int32 too */
     const uint64_t off = v->ld > 0 ? v->off / size : 0;
     if (v->ld > 0)
         btcl_arg(l, sizeof v->buf->mem, &v->buf->mem);
@@ -35,6 +45,11 @@ void btcl_base(btcl_launch *l, const bt_view *v) {
 void btcl_view(btcl_launch *l, const bt_view *v) {
     btcl_base(l, v);
     btcl_i64(l, v->ld);
+}
+
+void btcl_any(btcl_launch *l, const bt_view *v) {
+    btcl_view(l, v);
+    btcl_i32(l, (int32_t)btcl_type_of(v->dtype));
 }
 
 static void put_drop(btcl_launch *l, const bt_drop *drop) {
@@ -52,41 +67,42 @@ static void put_drop(btcl_launch *l, const bt_drop *drop) {
 
 bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups) {
     btcl_dev *d = l->dev;
-    const size_t group = d->board->group[l->which], items = groups * group;
-    static const char *const names[] = {
-#define X(name) "kernel " #name,
-        BTCL_KERNELS(X)
-#undef X
-    };
+    const size_t group = d->board->group[l->type][l->which], items = groups * group;
     s = btcl_stream(&d->base, s);
-    bt_status status = btcl_stuck(&d->base, s);
+    bt_status status = l->status == BT_OK ? btcl_stuck(&d->base, s) : l->status;
     if (status != BT_OK) return status;
     if (l->error == CL_SUCCESS && groups > 0)
-        l->error = clEnqueueNDRangeKernel(s->queue, d->kernel[l->which], 1, NULL, &items, &group, 0,
-                                          NULL, NULL);
+        l->error = clEnqueueNDRangeKernel(s->queue, d->kernel[l->type][l->which], 1, NULL, &items,
+                                          &group, 0, NULL, NULL);
     if (l->error == CL_SUCCESS && ++s->waiting >= MOST_WAITING) {
         s->waiting = 0;
         l->error = clFlush(s->queue);
     }
-    return l->error == CL_SUCCESS ? BT_OK : btcl_fail(d->base.host, l->error, names[l->which]);
+    return l->error == CL_SUCCESS ? BT_OK
+                                  : btcl_fail(d->base.host, l->error, btcl_kernel_names[l->which]);
+}
+
+/* Work-items of a group of the kernel. */
+static int64_t group_of(const btcl_launch *l) {
+    return (int64_t)l->dev->board->group[l->type][l->which];
 }
 
 /* Groups for so many work-items; for four columns each of a matrix. */
-static uint64_t groups_of(bt_dev *dev, btcl_kernel which, int64_t items) {
-    return (uint64_t)btcl_ceil_div(items, (int64_t)btcl_self(dev)->board->group[which]);
+static uint64_t groups_of(const btcl_launch *l, int64_t items) {
+    return l->status == BT_OK ? (uint64_t)btcl_ceil_div(items, group_of(l)) : 0;
 }
 
 static bt_status go_quads(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols) {
-    return btcl_go(l, s, groups_of(&l->dev->base, l->which, rows * btcl_ceil_div(cols, 4)));
+    return btcl_go(l, s, groups_of(l, rows * btcl_ceil_div(cols, 4)));
 }
 
 /* ---- column sums -------------------------------------------------------------------------------
  */
 
 /* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX quads of columns). */
-static uint64_t column_groups(bt_dev *dev, btcl_kernel which, int64_t rows, int64_t cols) {
-    const int64_t group = (int64_t)btcl_self(dev)->board->group[which];
-    const int64_t quads = group < 16 ? group : 16;
+static uint64_t column_groups(const btcl_launch *l, int64_t rows, int64_t cols) {
+    if (l->status != BT_OK) return 0;
+    const int64_t quads = group_of(l) < 16 ? group_of(l) : 16;
     return (uint64_t)btcl_ceil_div(rows, btcl_chunk_rows(rows)) *
            (uint64_t)btcl_ceil_div(btcl_ceil_div(cols, 4), quads);
 }
@@ -112,7 +128,7 @@ static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int
     btcl_i64(&l, cols);
     btcl_view(&l, out);
     btcl_i32(&l, beta != 0);
-    return btcl_go(&l, s, groups_of(dev, BTCL_colsum, cols));
+    return btcl_go(&l, s, groups_of(&l, cols));
 }
 
 /* ---- elementwise -------------------------------------------------------------------------------
@@ -120,7 +136,7 @@ static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int
 
 static bt_status op_bias_act_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *x = &t[BT_BIAS_ACT_FWD_X];
-    btcl_launch l = btcl_begin(dev, BTCL_bias_act_fwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_bias_act_fwd, x->dtype);
     btcl_view(&l, x);
     btcl_view(&l, &t[BT_BIAS_ACT_FWD_BIAS]);
     btcl_view(&l, &t[BT_BIAS_ACT_FWD_ROWPOS]);
@@ -137,7 +153,7 @@ static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call)
     const bt_view none = {0}, part = partial(call, 0, dy->cols);
     const int sums = dbias->ld > 0;
     if (dy->rows > 0) {
-        btcl_launch l = btcl_begin(dev, BTCL_bias_act_bwd);
+        btcl_launch l = btcl_begin_data(dev, BTCL_bias_act_bwd, dy->dtype);
         btcl_view(&l, dy);
         btcl_view(&l, &t[BT_BIAS_ACT_BWD_X]);
         btcl_view(&l, &t[BT_BIAS_ACT_BWD_BIAS]);
@@ -150,29 +166,33 @@ static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call)
         btcl_i64(&l, btcl_chunk_rows(dy->rows));
         btcl_i32(&l, (int32_t)call->p.bias_act.act);
         put_drop(&l, &call->p.bias_act.drop);
-        bt_status status =
-            btcl_go(&l, s, column_groups(dev, BTCL_bias_act_bwd, dy->rows, dy->cols));
+        bt_status status = btcl_go(&l, s, column_groups(&l, dy->rows, dy->cols));
         if (status != BT_OK) return status;
     }
     return sums ? add_columns(dev, s, &part, dy->rows, dy->cols, dbias, call->p.bias_act.beta)
                 : BT_OK;
 }
 
-static bt_status op_axpby(bt_dev *dev, bt_stream *s, const bt_call *call) {
-    const bt_view *x = &call->t[BT_AXPBY_X];
+bt_status btcl_axpby(bt_dev *dev, bt_stream *s, const bt_view *x, const bt_view *y,
+                     bt_axpby_params p, bt_dtype round) {
     btcl_launch l = btcl_begin(dev, BTCL_axpby);
-    btcl_view(&l, x);
-    btcl_view(&l, &call->t[BT_AXPBY_Y]);
+    btcl_any(&l, x);
+    btcl_any(&l, y);
     btcl_i64(&l, x->rows);
     btcl_i64(&l, x->cols);
-    btcl_f32(&l, call->p.axpby.a);
-    btcl_f32(&l, call->p.axpby.b);
+    btcl_f32(&l, p.a);
+    btcl_f32(&l, p.b);
+    btcl_i32(&l, (int32_t)btcl_type_of(round));
     return go_quads(&l, s, x->rows, x->cols);
+}
+
+static bt_status op_axpby(bt_dev *dev, bt_stream *s, const bt_call *call) {
+    return btcl_axpby(dev, s, &call->t[BT_AXPBY_X], &call->t[BT_AXPBY_Y], call->p.axpby, BT_F32);
 }
 
 static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *y = &call->t[BT_GATHER_Y];
-    btcl_launch l = btcl_begin(dev, BTCL_gather);
+    btcl_launch l = btcl_begin_data(dev, BTCL_gather, y->dtype);
     btcl_view(&l, &call->t[BT_GATHER_X]);
     btcl_view(&l, &call->t[BT_GATHER_INDEX]);
     btcl_view(&l, y);
@@ -183,7 +203,7 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
 
 /* Both directions: all operands, then the size. */
 static bt_status gate(bt_dev *dev, bt_stream *s, const bt_call *call, btcl_kernel which, int last) {
-    btcl_launch l = btcl_begin(dev, which);
+    btcl_launch l = btcl_begin_data(dev, which, call->t[last].dtype);
     for (int i = 0; i <= last; i++) btcl_view(&l, &call->t[i]);
     btcl_i64(&l, call->t[0].rows);
     btcl_i64(&l, call->t[0].cols);
@@ -204,7 +224,7 @@ static bt_status op_gate_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 static bt_status op_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *x = &t[BT_NORM_FWD_X], none = {0};
     const bt_drop no_drop = {0};
-    btcl_launch l = btcl_begin(dev, BTCL_norm_fwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_norm_fwd, x->dtype);
     btcl_view(&l, x);
     btcl_view(&l, &none);
     btcl_view(&l, &none);
@@ -222,7 +242,7 @@ static bt_status op_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 
 static bt_status op_add_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *x = &t[BT_ADD_NORM_FWD_X];
-    btcl_launch l = btcl_begin(dev, BTCL_norm_fwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_norm_fwd, x->dtype);
     btcl_view(&l, x);
     btcl_view(&l, &t[BT_ADD_NORM_FWD_BIAS]);
     btcl_view(&l, &t[BT_ADD_NORM_FWD_RES]);
@@ -252,7 +272,7 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
     const int gamma = v->dgamma->ld > 0, bias = v->dbeta->ld > 0; /* frozen ones are absent */
     bt_status status = BT_OK;
     if (rows > 0 && (gamma || bias)) {
-        btcl_launch l = btcl_begin(dev, BTCL_norm_bwd_params);
+        btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd_params, v->dy->dtype);
         btcl_view(&l, v->dy);
         btcl_view(&l, v->x);
         btcl_view(&l, v->stats);
@@ -261,13 +281,13 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
         btcl_i64(&l, rows);
         btcl_i64(&l, cols);
         btcl_i64(&l, btcl_chunk_rows(rows));
-        status = btcl_go(&l, s, column_groups(dev, BTCL_norm_bwd_params, rows, cols));
+        status = btcl_go(&l, s, column_groups(&l, rows, cols));
     }
     if (status == BT_OK && gamma)
         status = add_columns(dev, s, &part[0], rows, cols, v->dgamma, beta);
     if (status == BT_OK && bias) status = add_columns(dev, s, &part[1], rows, cols, v->dbeta, beta);
     if (status != BT_OK) return status;
-    btcl_launch l = btcl_begin(dev, BTCL_norm_bwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd, v->dy->dtype);
     btcl_view(&l, v->dy);
     btcl_view(&l, v->x);
     btcl_view(&l, v->stats);
@@ -333,7 +353,7 @@ static void put_attn(btcl_launch *l, const bt_attn_params *p, int64_t cols, int6
 static bt_status op_attn_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *q = &t[BT_ATTN_FWD_Q], *seq = &t[BT_ATTN_FWD_SEQ];
     const int64_t parts = parts_of(q->rows, seq->rows);
-    btcl_launch l = btcl_begin(dev, BTCL_attn_fwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_attn_fwd, q->dtype);
     btcl_view(&l, q);
     btcl_view(&l, &t[BT_ATTN_FWD_K]);
     btcl_view(&l, &t[BT_ATTN_FWD_V]);
@@ -348,16 +368,15 @@ static bt_status op_attn_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 static bt_status attn_delta(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *o = &call->t[BT_ATTN_BWD_O];
     const int64_t heads = call->p.attn.heads;
-    const int64_t group = (int64_t)btcl_self(dev)->board->group[BTCL_attn_delta];
-    btcl_launch l = btcl_begin(dev, BTCL_attn_delta);
+    btcl_launch l = btcl_begin_data(dev, BTCL_attn_delta, o->dtype);
     btcl_view(&l, o);
     btcl_view(&l, &call->t[BT_ATTN_BWD_DO]);
     btcl_base(&l, &call->ws);
     btcl_i64(&l, o->rows);
     btcl_i32(&l, (int32_t)heads);
     btcl_i64(&l, o->cols / heads);
-    return btcl_go(&l, s,
-                   groups_of(dev, BTCL_attn_delta, o->rows * heads * (group < 8 ? group : 8)));
+    const int64_t group = l.status == BT_OK ? group_of(&l) : 1;
+    return btcl_go(&l, s, groups_of(&l, o->rows * heads * (group < 8 ? group : 8)));
 }
 
 static void put_bwd(btcl_launch *l, const bt_call *call) {
@@ -378,14 +397,14 @@ static bt_status op_attn_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     bt_status status = attn_delta(dev, s, call);
     if (status != BT_OK) return status;
     int64_t parts = parts_of(q->rows, sequences);
-    btcl_launch l = btcl_begin(dev, BTCL_attn_bwd_q);
+    btcl_launch l = btcl_begin_data(dev, BTCL_attn_bwd_q, q->dtype);
     put_bwd(&l, call);
     btcl_view(&l, &t[BT_ATTN_BWD_DQ]);
     put_attn(&l, p, q->cols, parts);
     status = btcl_go(&l, s, (uint64_t)(sequences * p->heads * parts));
     if (status != BT_OK) return status;
     parts = parts_of(k->rows, sequences);
-    l = btcl_begin(dev, BTCL_attn_bwd_kv);
+    l = btcl_begin_data(dev, BTCL_attn_bwd_kv, q->dtype);
     put_bwd(&l, call);
     btcl_view(&l, &t[BT_ATTN_BWD_DK]);
     btcl_view(&l, &t[BT_ATTN_BWD_DV]);
@@ -398,7 +417,7 @@ static bt_status op_attn_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
 
 static bt_status op_embed_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *y = &t[BT_EMBED_FWD_Y];
-    btcl_launch l = btcl_begin(dev, BTCL_embed_fwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_embed_fwd, y->dtype);
     btcl_view(&l, &t[BT_EMBED_FWD_TABLE]);
     btcl_view(&l, &t[BT_EMBED_FWD_IDS]);
     btcl_view(&l, &t[BT_EMBED_FWD_ROWPOS]);
@@ -421,7 +440,7 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
         bt_status status = go_quads(&l, s, dtable->rows, dtable->cols);
         if (status != BT_OK) return status;
     }
-    btcl_launch l = btcl_begin(dev, BTCL_embed_bwd);
+    btcl_launch l = btcl_begin_data(dev, BTCL_embed_bwd, t[BT_EMBED_BWD_DY].dtype);
     btcl_view(&l, &t[BT_EMBED_BWD_DY]);
     btcl_view(&l, &t[BT_EMBED_BWD_ROWPOS]);
     btcl_view(&l, &t[BT_EMBED_BWD_ORDER]);

@@ -11,20 +11,29 @@
 /* Deeper sums are added up in slices, so that rounding grows less. */
 #define LIBRARY_DEPTH 2048
 
+/* Bytes that its copies are apart, and some. */
+#define LIBRARY_MORE ((uint64_t)4096)
+
 static int64_t padded(int64_t n) { return btcl_ceil_div(n, LIBRARY_TILE) * LIBRARY_TILE; }
 
 /* CLBlast copies A, B and C, padded, one after the other. */
-uint64_t btcl_slice_bytes(int64_t m, int64_t n, int64_t k) {
-    const uint64_t a = (uint64_t)padded(m), b = (uint64_t)padded(n), c = (uint64_t)padded(k);
-    return (a * c + c * b + a * b) * sizeof(float) + 4096;
+uint64_t btcl_slice_bytes(const btcl_slice *s, int wide) {
+    const uint64_t a = (uint64_t)padded(s->m), b = (uint64_t)padded(s->n),
+                   c = (uint64_t)padded(s->k);
+    const uint64_t copies = (a * c + c * b + a * b) * sizeof(float);
+    return (wide ? 2 : 1) * copies + LIBRARY_MORE;
+}
+
+uint64_t btcl_library_share(uint64_t bytes, int wide) {
+    return wide ? (bytes - LIBRARY_MORE) / 2 + LIBRARY_MORE : bytes;
 }
 
 static int64_t half(int64_t n) { return padded(btcl_ceil_div(n, 2)); }
 
 /* Halves the largest side until the scratch fits; sides of one tile are not halved. */
-btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k) {
+btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k, int wide) {
     btcl_slice s = {m, n, k < LIBRARY_DEPTH ? k : LIBRARY_DEPTH};
-    while (btcl_slice_bytes(s.m, s.n, s.k) > BTCL_GEMM_SCRATCH) {
+    while (btcl_slice_bytes(&s, wide) > BTCL_GEMM_SCRATCH) {
         if (s.m >= s.n && s.m > LIBRARY_TILE)
             s.m = half(s.m);
         else if (s.n > LIBRARY_TILE)
@@ -48,8 +57,8 @@ static uint64_t gemm_bytes(const bt_call *call) {
     const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C];
     const int64_t k = call->p.gemm.trans_a ? a->rows : a->cols;
     if (!btcl_gemm_may_slice(call)) return 0;
-    const uint64_t whole =
-        btcl_slice_bytes(c->rows, c->cols, k < LIBRARY_DEPTH ? k : LIBRARY_DEPTH);
+    const btcl_slice all = {c->rows, c->cols, k < LIBRARY_DEPTH ? k : LIBRARY_DEPTH};
+    const uint64_t whole = btcl_slice_bytes(&all, btcl_gemm_wide(call));
     return whole < BTCL_GEMM_SCRATCH ? whole : BTCL_GEMM_SCRATCH;
 }
 

@@ -24,10 +24,18 @@ typedef struct btcl_slice {
     int64_t m, n, k; /* of a slice; the last ones may be smaller */
 } btcl_slice;
 
-btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k);
+/* Of a product of m x k and k x n; `wide`: what it reads and writes must be made fp32 before and
+ * half after, slice by slice. */
+btcl_slice btcl_gemm_slice(int64_t m, int64_t n, int64_t k, int wide);
 
-/* Bytes of scratch that a slice asks for: an upper bound of what the library uses. */
-uint64_t btcl_slice_bytes(int64_t m, int64_t n, int64_t k);
+/* Scratch of a slice, bytes: an upper bound of what the library uses, then fp32 copies of A, B and
+ * C where `wide`. */
+uint64_t btcl_slice_bytes(const btcl_slice *s, int wide);
+/* The library's part of so much scratch; the copies lie behind it. */
+uint64_t btcl_library_share(uint64_t bytes, int wide);
+
+/* Does the call round or hold halves? */
+static inline int btcl_gemm_wide(const bt_call *call) { return call->p.gemm.round != BT_F32; }
 
 /* Is the product one that may go to the library: one matrix, large enough to be worth it, of which
  * no stable rows are wanted (ours sums each element in the same order whatever the rows)? */

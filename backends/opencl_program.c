@@ -14,7 +14,14 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-extern const char btcl_source[]; /* kernels_cl/ (made by ci/embed.cmake) */
+/* kernels_cl/ (made by ci/embed.cmake): what the program of each type has; what only fp32's has. */
+extern const char btcl_data_source[], btcl_other_source[];
+
+const char *const btcl_kernel_names[BTCL_KERNEL_COUNT] = {
+#define X(name) "k_" #name,
+    BTCL_KERNELS(X)
+#undef X
+};
 
 /* A text that does not fit is cut. */
 void btcl_device_text(cl_device_id id, cl_device_info what, char *out, size_t size) {
@@ -67,7 +74,8 @@ static int cache_file(const btcl_board *board, const char *options, char *out, s
     btcl_platform_text(board->platform, CL_PLATFORM_VERSION, text, sizeof text);
     XXH3_128bits_update(&state, text, strlen(text) + 1);
     XXH3_128bits_update(&state, options, strlen(options) + 1);
-    XXH3_128bits_update(&state, btcl_source, strlen(btcl_source));
+    XXH3_128bits_update(&state, btcl_data_source, strlen(btcl_data_source));
+    XXH3_128bits_update(&state, btcl_other_source, strlen(btcl_other_source));
     const XXH128_hash_t h = XXH3_128bits_digest(&state);
     return snprintf(out, size, "%s/opencl-%016llx%016llx.bin", dir, (unsigned long long)h.high64,
                     (unsigned long long)h.low64) < (int)size;
@@ -157,14 +165,15 @@ static bt_status build_failed(const bt_host *host, const btcl_board *board, cl_p
     return status;
 }
 
-static bt_status compile(const bt_host *host, btcl_board *board, const char *options,
-                         cl_program *out) {
+static bt_status compile(const bt_host *host, btcl_board *board, btcl_type type,
+                         const char *options, cl_program *out) {
     char path[4100];
     const int cached = cache_file(board, options, path, sizeof path);
     if (cached && (*out = from_cache(board, options, path)) != NULL) return BT_OK;
     cl_int code;
-    const char *source = btcl_source;
-    cl_program program = clCreateProgramWithSource(board->context, 1, &source, NULL, &code);
+    const char *source[] = {btcl_data_source, btcl_other_source};
+    cl_program program =
+        clCreateProgramWithSource(board->context, type == BTCL_F32 ? 2 : 1, source, NULL, &code);
     if (code != CL_SUCCESS) return btcl_fail(host, code, "clCreateProgramWithSource");
     code = clBuildProgram(program, 1, &board->id, options, NULL, NULL);
     if (code != CL_SUCCESS) {
@@ -180,27 +189,22 @@ static bt_status compile(const bt_host *host, btcl_board *board, const char *opt
 }
 
 /* Work-items of each kernel's group; 0 in *fits where one needs more of the device than it has. */
-static bt_status group_sizes(const bt_host *host, btcl_board *board, cl_program program,
-                             int *fits) {
-    static const char *const names[] = {
-#define X(name) "k_" #name,
-        BTCL_KERNELS(X)
-#undef X
-    };
+static bt_status group_sizes(const bt_host *host, btcl_board *board, btcl_type type,
+                             cl_program program, int *fits) {
     *fits = 1;
-    for (int i = 0; i < BTCL_KERNEL_COUNT; i++) {
+    for (int i = 0; i < btcl_kernels_of(type); i++) {
         cl_int code;
         size_t size[3] = {0}, most = 0;
-        cl_kernel k = clCreateKernel(program, names[i], &code);
-        if (code != CL_SUCCESS) return btcl_fail(host, code, names[i]);
+        cl_kernel k = clCreateKernel(program, btcl_kernel_names[i], &code);
+        if (code != CL_SUCCESS) return btcl_fail(host, code, btcl_kernel_names[i]);
         code = clGetKernelWorkGroupInfo(k, board->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
                                         sizeof size, size, NULL);
         if (code == CL_SUCCESS)
             code = clGetKernelWorkGroupInfo(k, board->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most,
                                             &most, NULL);
         clReleaseKernel(k);
-        if (code != CL_SUCCESS) return btcl_fail(host, code, names[i]);
-        board->group[i] = size[0];
+        if (code != CL_SUCCESS) return btcl_fail(host, code, btcl_kernel_names[i]);
+        board->group[type][i] = size[0];
         if (most < size[0]) *fits = 0;
     }
     return BT_OK;
@@ -213,11 +217,14 @@ static size_t power_of_two(size_t n) {
 }
 
 /* Group sizes start where GPUs are busy and fall until every kernel fits. */
-static bt_status build_largest(const bt_host *host, btcl_board *board) {
+static bt_status build_largest(const bt_host *host, btcl_board *board, btcl_type type) {
+    static const char *const data[BTCL_TYPE_COUNT] = {"F32", "F16", "BF16"};
     size_t limit = 1, sizes[16] = {0};
+    cl_uint vector = 0;
     const char *more = getenv("BANTAM_OPENCL_OPTIONS"); /* for tests and for looking for faults */
     clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof limit, &limit, NULL);
     clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
+    clGetDeviceInfo(board->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof vector, &vector, NULL);
     if (sizes[0] > 0 && sizes[0] < limit) limit = sizes[0];
     /* On a CPU work-items are turns of a loop: few are enough. */
     const size_t rows = board->type & CL_DEVICE_TYPE_CPU ? 16 : 128, tiles = 64;
@@ -225,14 +232,15 @@ static bt_status build_largest(const bt_host *host, btcl_board *board) {
         char options[512];
         cl_program program = NULL;
         int fits = 0;
-        snprintf(options, sizeof options, "-cl-std=CL1.2 -DWG=%zu -DGWG=%zu -DAWG=%zu %s",
-                 limit < rows ? limit : rows, limit < tiles ? limit : tiles,
+        snprintf(options, sizeof options,
+                 "-cl-std=CL1.2 -DDATA=%s -DVEC=%d -DWG=%zu -DGWG=%zu -DAWG=%zu %s", data[type],
+                 vector >= 8 ? 8 : 4, limit < rows ? limit : rows, limit < tiles ? limit : tiles,
                  limit < tiles ? limit : tiles, more ? more : "");
-        bt_status status = compile(host, board, options, &program);
+        bt_status status = compile(host, board, type, options, &program);
         if (status != BT_OK) return status;
-        status = group_sizes(host, board, program, &fits);
+        status = group_sizes(host, board, type, program, &fits);
         if (status == BT_OK && fits) {
-            board->program = program;
+            board->program[type] = program;
             return BT_OK;
         }
         clReleaseProgram(program);
@@ -243,9 +251,9 @@ static bt_status build_largest(const bt_host *host, btcl_board *board) {
     }
 }
 
-bt_status btcl_build(const bt_host *host, btcl_board *board) {
+bt_status btcl_build(const bt_host *host, btcl_board *board, btcl_type type) {
     cl_int code;
-    if (board->program != NULL) return BT_OK;
+    if (board->program[type] != NULL) return BT_OK;
     if (board->context == NULL) {
         const cl_context_properties platform[] = {CL_CONTEXT_PLATFORM,
                                                   (cl_context_properties)board->platform, 0};
@@ -253,5 +261,5 @@ bt_status btcl_build(const bt_host *host, btcl_board *board) {
         if (code != CL_SUCCESS) return btcl_fail(host, code, "clCreateContext");
         board->context = context;
     }
-    return build_largest(host, board);
+    return build_largest(host, board, type);
 }

@@ -1,15 +1,22 @@
 /* Picks the kernels for the processor that this runs on. */
 #include "cpu/kernels.h"
 
+#ifdef BTCPU_HAVE_avx2
+#include <cpuid.h>
+#endif
+
 #ifdef BTCPU_HAVE_base
 extern const btcpu_table btcpu_kernels_base;
 #endif
 #ifdef BTCPU_HAVE_avx2
 extern const btcpu_table btcpu_kernels_avx2;
 
+/* x86-64-v3, as far as the compiler makes use of it. */
 static int have_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    uint32_t a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C && __builtin_cpu_supports("avx2") &&
+           __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2");
 }
 #endif
 #ifdef BTCPU_HAVE_avx512

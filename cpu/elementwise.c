@@ -27,15 +27,15 @@ static void act_rows(const btcpu_part *part) {
     const float *bias = btcpu_f32(&call->t[BT_BIAS_ACT_FWD_BIAS]);
     const bt_bias_act_params *p = &call->p.bias_act;
     const btcpu_drop drop = btcpu_drop_of(&p->drop, &call->t[BT_BIAS_ACT_FWD_ROWPOS]);
-    const float *px = btcpu_f32(x);
-    float *py = btcpu_f32(y);
     const int64_t cols = x->cols;
+    float buf[BTCPU_WORDS];
     for (int64_t r = part->first; r < part->end; r++) {
         for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
             int64_t n = btcpu_chunk(c, cols);
-            float *to = py + r * y->ld + c;
-            act_chunk(p->act, px + r * x->ld + c, bias ? bias + c : NULL, to, n);
+            float *to = btcpu_target(y, r, c, buf);
+            act_chunk(p->act, btcpu_read(x, r, c, n, buf), bias ? bias + c : NULL, to, n);
             if (drop.drop) btcpu_drop_chunk(&drop, r, c, n, to, to);
+            btcpu_write(y, r, c, n, to);
         }
     }
 }
@@ -50,17 +50,19 @@ bt_status BTCPU_FN(bias_act_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *
 typedef struct act_bwd {
     bt_act act;
     btcpu_drop drop;
-    const float *dy, *x, *bias, *y;
-    float *dx, *ws; /* ws NULL: no sums */
-    int64_t dy_ld, x_ld, y_ld, dx_ld, cols;
+    const bt_view *dy, *x, *y, *dx;
+    const float *bias;
+    float *ws; /* NULL: no sums */
+    int64_t cols;
 } act_bwd;
 
 /* dx of n columns from (r, c) on, to `to`; to may be any of the inputs. */
 static void act_bwd_chunk(const act_bwd *a, int64_t r, int64_t c, int64_t n, float *to) {
     static const float zeros[BTCPU_WORDS];
-    const float *dy = a->dy + r * a->dy_ld + c;
+    float buf[2][BTCPU_WORDS];
+    const float *dy = btcpu_read(a->dy, r, c, n, buf[0]);
     if (a->act == BT_ACT_RELU) {
-        const float *y = a->y + r * a->y_ld + c;
+        const float *y = btcpu_read(a->y, r, c, n, buf[1]);
         const float scale = a->drop.scale;
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
@@ -68,7 +70,7 @@ static void act_bwd_chunk(const act_bwd *a, int64_t r, int64_t c, int64_t n, flo
             to[i] = y[i] > 0.0f ? active : 0.0f;
         }
     } else if (a->act == BT_ACT_GELU) {
-        const float *x = a->x + r * a->x_ld + c, *b = a->bias ? a->bias + c : zeros;
+        const float *x = btcpu_read(a->x, r, c, n, buf[1]), *b = a->bias ? a->bias + c : zeros;
         float kept[BTCPU_WORDS];
         if (a->drop.drop) {
             btcpu_drop_chunk(&a->drop, r, c, n, dy, kept);
@@ -91,12 +93,14 @@ static void act_bwd_rows(const btcpu_part *part) {
         sum = btcpu_colsum_at(a->ws, cols, 1, part->slot);
         btcpu_colsum_begin(&sum);
     }
-    float none[BTCPU_WORDS];
+    const int wanted = btcpu_has(a->dx);
+    float buf[BTCPU_WORDS];
     for (int64_t r = part->first; r < part->end; r++) {
         for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
             int64_t n = btcpu_chunk(c, cols);
-            float *to = a->dx ? a->dx + r * a->dx_ld + c : none;
+            float *to = wanted ? btcpu_target(a->dx, r, c, buf) : buf;
             act_bwd_chunk(a, r, c, n, to);
+            if (wanted) btcpu_write(a->dx, r, c, n, to);
             if (!a->ws) continue;
             float *block = sum.block + c;
 #pragma omp simd
@@ -114,16 +118,12 @@ bt_status BTCPU_FN(bias_act_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *
     float *dbias = btcpu_f32(&t[BT_BIAS_ACT_BWD_DBIAS]);
     const act_bwd a = {.act = p->act,
                        .drop = btcpu_drop_of(&p->drop, &t[BT_BIAS_ACT_BWD_ROWPOS]),
-                       .dy = btcpu_f32(&t[BT_BIAS_ACT_BWD_DY]),
-                       .x = btcpu_f32(&t[BT_BIAS_ACT_BWD_X]),
+                       .dy = &t[BT_BIAS_ACT_BWD_DY],
+                       .x = &t[BT_BIAS_ACT_BWD_X],
+                       .y = &t[BT_BIAS_ACT_BWD_Y],
+                       .dx = &t[BT_BIAS_ACT_BWD_DX],
                        .bias = btcpu_f32(&t[BT_BIAS_ACT_BWD_BIAS]),
-                       .y = btcpu_f32(&t[BT_BIAS_ACT_BWD_Y]),
-                       .dx = btcpu_f32(&t[BT_BIAS_ACT_BWD_DX]),
                        .ws = dbias ? btcpu_ws(call) : NULL,
-                       .dy_ld = t[BT_BIAS_ACT_BWD_DY].ld,
-                       .x_ld = t[BT_BIAS_ACT_BWD_X].ld,
-                       .y_ld = t[BT_BIAS_ACT_BWD_Y].ld,
-                       .dx_ld = t[BT_BIAS_ACT_BWD_DX].ld,
                        .cols = t[BT_BIAS_ACT_BWD_DY].cols};
     const int64_t rows = t[BT_BIAS_ACT_BWD_DY].rows;
     const int parts = btcpu_parts(dev, rows * a.cols);
@@ -146,21 +146,34 @@ static void axpby_run(double a, double b, const float *x, float *y, int64_t n) {
     }
 }
 
+static int axpby_is_plain(const bt_call *call) {
+    return call->t[BT_AXPBY_X].dtype == BT_F32 && call->t[BT_AXPBY_Y].dtype == BT_F32;
+}
+
+/* n columns of a row from (row, col) on, of any two types; fp32 in one run. */
+static void axpby_piece(const bt_call *call, int64_t row, int64_t col, int64_t n) {
+    const bt_view *x = &call->t[BT_AXPBY_X], *y = &call->t[BT_AXPBY_Y];
+    const bt_axpby_params *p = &call->p.axpby;
+    const int64_t most = axpby_is_plain(call) ? n : BTCPU_WORDS;
+    float bx[BTCPU_WORDS], by[BTCPU_WORDS];
+    for (int64_t c = col; c < col + n; c += most) {
+        const int64_t m = col + n - c < most ? col + n - c : most;
+        float *to = btcpu_target(y, row, c, by);
+        if (p->b != 0) btcpu_read(y, row, c, m, by);
+        axpby_run(p->a, p->b, btcpu_read(x, row, c, m, bx), to, m);
+        btcpu_write(y, row, c, m, to);
+    }
+}
+
+/* Matrices without gaps, as one long row. */
 static void axpby_flat(const btcpu_part *part) {
-    const bt_call *call = part->ctx;
-    const float *x = btcpu_f32(&call->t[BT_AXPBY_X]);
-    float *y = btcpu_f32(&call->t[BT_AXPBY_Y]);
-    axpby_run(call->p.axpby.a, call->p.axpby.b, x + part->first, y + part->first,
-              part->end - part->first);
+    axpby_piece(part->ctx, 0, part->first, part->end - part->first);
 }
 
 static void axpby_rows(const btcpu_part *part) {
     const bt_call *call = part->ctx;
-    const bt_view *x = &call->t[BT_AXPBY_X], *y = &call->t[BT_AXPBY_Y];
-    const float *px = btcpu_f32(x);
-    float *py = btcpu_f32(y);
     for (int64_t r = part->first; r < part->end; r++)
-        axpby_run(call->p.axpby.a, call->p.axpby.b, px + r * x->ld, py + r * y->ld, x->cols);
+        axpby_piece(call, r, 0, call->t[BT_AXPBY_X].cols);
 }
 
 bt_status BTCPU_FN(axpby)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
@@ -179,16 +192,17 @@ static void gather_rows(const btcpu_part *part) {
     const bt_call *call = part->ctx;
     const bt_view *x = &call->t[BT_GATHER_X], *y = &call->t[BT_GATHER_Y];
     const bt_view *index = &call->t[BT_GATHER_INDEX];
-    const float *px = btcpu_f32(x);
-    float *py = btcpu_f32(y);
+    const size_t size = btcpu_size(y->dtype), bytes = (size_t)y->cols * size;
+    const char *px = btcpu_at(x);
+    char *py = btcpu_at(y);
     const int32_t *pi = btcpu_i32(index);
-    const size_t bytes = (size_t)y->cols * sizeof(float);
     for (int64_t r = part->first; r < part->end; r++) {
         const int64_t from = pi[r * index->ld];
+        char *to = py + (size_t)(r * y->ld) * size;
         if (from < 0)
-            memset(py + r * y->ld, 0, bytes);
+            memset(to, 0, bytes);
         else
-            memcpy(py + r * y->ld, px + from * x->ld, bytes);
+            memcpy(to, px + (size_t)(from * x->ld) * size, bytes);
     }
 }
 
@@ -203,47 +217,52 @@ bt_status BTCPU_FN(gather)(bt_dev *dev, bt_stream *stream, const bt_call *call) 
 
 static inline float sigmoid(float x) { return 1.0f / (1.0f + btcpu_exp(-x)); }
 
-/* A gate's operands at a row; bias NULL: 0. */
-typedef struct gate {
-    const bt_view *t;
-    const float *bias;
-} gate;
-
-static inline float *row_of(const bt_view *v, int64_t r) { return btcpu_f32(v) + r * v->ld; }
-
 static void gate_fwd_rows(const btcpu_part *part) {
-    const gate *g = part->ctx;
-    const bt_view *t = g->t;
-    const int64_t cols = t[BT_GATE_FWD_A].cols;
+    const bt_view *t = ((const bt_call *)part->ctx)->t, *out = &t[BT_GATE_FWD_Y];
+    const float *bias = btcpu_f32(&t[BT_GATE_FWD_BIAS]);
+    const int64_t cols = out->cols;
+    float buf[3][BTCPU_WORDS];
     for (int64_t r = part->first; r < part->end; r++) {
-        const float *a = row_of(&t[BT_GATE_FWD_A], r), *b = row_of(&t[BT_GATE_FWD_B], r);
-        const float *z = row_of(&t[BT_GATE_FWD_Z], r), *bias = g->bias;
-        float *y = row_of(&t[BT_GATE_FWD_Y], r);
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            const float *a = btcpu_read(&t[BT_GATE_FWD_A], r, c, n, buf[0]);
+            const float *b = btcpu_read(&t[BT_GATE_FWD_B], r, c, n, buf[1]);
+            const float *z = btcpu_read(&t[BT_GATE_FWD_Z], r, c, n, buf[2]);
+            float *y = btcpu_target(out, r, c, buf[0]);
 #pragma omp simd
-        for (int64_t i = 0; i < cols; i++) {
-            const float s = sigmoid(z[i] + (bias ? bias[i] : 0.0f));
-            y[i] = s * a[i] + (1.0f - s) * b[i];
+            for (int64_t i = 0; i < n; i++) {
+                const float s = sigmoid(z[i] + (bias ? bias[c + i] : 0.0f));
+                y[i] = s * a[i] + (1.0f - s) * b[i];
+            }
+            btcpu_write(out, r, c, n, y);
         }
     }
 }
 
 static void gate_bwd_rows(const btcpu_part *part) {
-    const gate *g = part->ctx;
-    const bt_view *t = g->t;
-    const int64_t cols = t[BT_GATE_BWD_DY].cols;
+    const bt_view *t = ((const bt_call *)part->ctx)->t, *out = &t[BT_GATE_BWD_DA];
+    const float *bias = btcpu_f32(&t[BT_GATE_BWD_BIAS]);
+    const int64_t cols = out->cols;
+    float buf[4][BTCPU_WORDS];
     for (int64_t r = part->first; r < part->end; r++) {
-        const float *dy = row_of(&t[BT_GATE_BWD_DY], r), *a = row_of(&t[BT_GATE_BWD_A], r);
-        const float *b = row_of(&t[BT_GATE_BWD_B], r), *z = row_of(&t[BT_GATE_BWD_Z], r);
-        const float *bias = g->bias;
-        float *da = row_of(&t[BT_GATE_BWD_DA], r), *db = row_of(&t[BT_GATE_BWD_DB], r);
-        float *dz = row_of(&t[BT_GATE_BWD_DZ], r);
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            const float *dy = btcpu_read(&t[BT_GATE_BWD_DY], r, c, n, buf[0]);
+            const float *a = btcpu_read(&t[BT_GATE_BWD_A], r, c, n, buf[1]);
+            const float *b = btcpu_read(&t[BT_GATE_BWD_B], r, c, n, buf[2]);
+            const float *z = btcpu_read(&t[BT_GATE_BWD_Z], r, c, n, buf[3]);
+            float *d[3]; /* da, db, dz lie one after the other in the list */
+            for (int i = 0; i < 3; i++) d[i] = btcpu_target(&out[i], r, c, buf[i]);
+            float *da = d[0], *db = d[1], *dz = d[2];
 #pragma omp simd
-        for (int64_t i = 0; i < cols; i++) {
-            const float s = sigmoid(z[i] + (bias ? bias[i] : 0.0f)), d = dy[i];
-            const float slope = s * (1.0f - s) * (a[i] - b[i]) * d;
-            da[i] = s * d;
-            db[i] = (1.0f - s) * d;
-            dz[i] = slope;
+            for (int64_t i = 0; i < n; i++) {
+                const float s = sigmoid(z[i] + (bias ? bias[c + i] : 0.0f)), g = dy[i];
+                const float slope = s * (1.0f - s) * (a[i] - b[i]) * g;
+                da[i] = s * g;
+                db[i] = (1.0f - s) * g;
+                dz[i] = slope;
+            }
+            for (int i = 0; i < 3; i++) btcpu_write(&out[i], r, c, n, d[i]);
         }
     }
 }
@@ -251,15 +270,13 @@ static void gate_bwd_rows(const btcpu_part *part) {
 bt_status BTCPU_FN(gate_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *a = &call->t[BT_GATE_FWD_A];
-    const gate g = {call->t, btcpu_f32(&call->t[BT_GATE_FWD_BIAS])};
-    btcpu_run_parts(dev, btcpu_parts(dev, a->rows * a->cols), a->rows, gate_fwd_rows, &g);
+    btcpu_run_parts(dev, btcpu_parts(dev, a->rows * a->cols), a->rows, gate_fwd_rows, call);
     return BT_OK;
 }
 
 bt_status BTCPU_FN(gate_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     (void)stream;
     const bt_view *dy = &call->t[BT_GATE_BWD_DY];
-    const gate g = {call->t, btcpu_f32(&call->t[BT_GATE_BWD_BIAS])};
-    btcpu_run_parts(dev, btcpu_parts(dev, dy->rows * dy->cols), dy->rows, gate_bwd_rows, &g);
+    btcpu_run_parts(dev, btcpu_parts(dev, dy->rows * dy->cols), dy->rows, gate_bwd_rows, call);
     return BT_OK;
 }

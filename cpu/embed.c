@@ -12,22 +12,24 @@ static void embed_rows(const btcpu_part *part) {
     const float scale = (float)call->p.embed.scale;
     const float *pt = btcpu_f32(table), *pp = btcpu_f32(pos);
     const int32_t *pi = btcpu_i32(ids), *pr = btcpu_i32(rowpos);
-    float *py = btcpu_f32(y);
     const int64_t cols = y->cols;
+    float buf[BTCPU_WORDS];
     for (int64_t r = part->first; r < part->end; r++) {
         const float *from = pt + pi[r * ids->ld] * table->ld;
         const float *at = pp ? pp + pr[r * rowpos->ld + 1] * pos->ld : NULL;
-        float *to = py + r * y->ld;
-        if (at) {
+        for (int64_t c = 0; c < cols; c += BTCPU_WORDS) {
+            const int64_t n = btcpu_chunk(c, cols);
+            float *to = btcpu_target(y, r, c, buf);
+            if (at) {
 #pragma omp simd
-            for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i] + at[i];
-        } else {
+                for (int64_t i = 0; i < n; i++) to[i] = scale * from[c + i] + at[c + i];
+            } else {
 #pragma omp simd
-            for (int64_t i = 0; i < cols; i++) to[i] = scale * from[i];
+                for (int64_t i = 0; i < n; i++) to[i] = scale * from[c + i];
+            }
+            if (drop.drop) btcpu_drop_chunk(&drop, r, c, n, to, to);
+            btcpu_write(y, r, c, n, to);
         }
-        if (!drop.drop) continue;
-        for (int64_t c = 0; c < cols; c += BTCPU_WORDS)
-            btcpu_drop_chunk(&drop, r, c, btcpu_chunk(c, cols), to + c, to + c);
     }
 }
 
@@ -39,10 +41,10 @@ bt_status BTCPU_FN(embed_fwd)(bt_dev *dev, bt_stream *stream, const bt_call *cal
 }
 
 typedef struct embed_bwd {
-    const float *dy;
+    const bt_view *dy;
     const int32_t *order, *segs;
     float *dtable;
-    int64_t dy_ld, order_ld, segs_ld, dtable_ld;
+    int64_t order_ld, segs_ld, dtable_ld;
     int64_t ids, rows, cols; /* distinct ids; size of the table */
     btcpu_drop drop;
     float scale;
@@ -51,13 +53,13 @@ typedef struct embed_bwd {
 
 /* to = (keep: to +) scale * sum of drop(dy) over order[first .. end), columns in chunks. */
 static void sum_rows(const embed_bwd *e, int64_t first, int64_t end, float *to) {
-    float sum[BTCPU_WORDS], kept[BTCPU_WORDS];
+    float sum[BTCPU_WORDS], kept[BTCPU_WORDS], buf[BTCPU_WORDS];
     for (int64_t c = 0; c < e->cols; c += BTCPU_WORDS) {
         const int64_t n = btcpu_chunk(c, e->cols);
         memset(sum, 0, sizeof sum);
         for (int64_t j = first; j < end; j++) {
             const int64_t r = e->order[j * e->order_ld];
-            const float *dy = e->dy + r * e->dy_ld + c;
+            const float *dy = btcpu_read(e->dy, r, c, n, buf);
             if (e->drop.drop) {
                 btcpu_drop_chunk(&e->drop, r, c, n, dy, kept);
                 dy = kept;
@@ -102,11 +104,10 @@ bt_status BTCPU_FN(embed_bwd)(bt_dev *dev, bt_stream *stream, const bt_call *cal
     (void)stream;
     const bt_view *dy = &call->t[BT_EMBED_BWD_DY], *order = &call->t[BT_EMBED_BWD_ORDER];
     const bt_view *segs = &call->t[BT_EMBED_BWD_SEGS], *dtable = &call->t[BT_EMBED_BWD_DTABLE];
-    const embed_bwd e = {.dy = btcpu_f32(dy),
+    const embed_bwd e = {.dy = dy,
                          .order = btcpu_i32(order),
                          .segs = btcpu_i32(segs),
                          .dtable = btcpu_f32(dtable),
-                         .dy_ld = dy->ld,
                          .order_ld = order->ld,
                          .segs_ld = segs->ld,
                          .dtable_ld = dtable->ld,

@@ -8,7 +8,10 @@
  *
  * A tile of ROWS x COLS sums in registers takes ROWS + COLS loads for ROWS * COLS multiply-adds.
  * Rows of B are outermost, PANEL at a time: B is read once from memory (4 n k bytes, all there is
- * to do for a few rows) and then from the second-level cache, a block of A from the first. */
+ * to do for a few rows) and then from the second-level cache, a block of A from the first.
+ *
+ * Rounded operands: some rows of A are made anew in scratch for all threads, a panel's block of B
+ * by each thread for itself; sums that will be halves are kept as fp32 until k is through. */
 #include "cpu/rows.h"
 
 /* With sums, rows of A and one row of B: 31 of 32 registers; 16 of 16; less without fused
@@ -21,19 +24,23 @@
 #define ROWS 2
 #endif
 #define COLS 4
-#define KBLOCK 512
-#define PANEL 64
+#define KBLOCK BTCPU_STABLE_K
+#define PANEL BTCPU_STABLE_N
 
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float four __attribute__((vector_size(16)));
 typedef float fouru __attribute__((vector_size(16), may_alias, aligned(4)));
 
+/* m rows of A from a row of C on. */
 typedef struct product {
-    const float *a, *b;
-    float *c;
-    int64_t m, n, k, lda, ldb, ldc;
+    const float *a;
+    const bt_view *b, *c;
+    int64_t row, m, n, k, lda;
     float alpha, beta;
+    bt_dtype round; /* BT_F32: operands are as they lie */
+    float *ws;      /* `floats` for each thread: a block of B, a block of C */
+    int64_t floats;
 } product;
 
 /* ---- the lanes of four sums ------------------------------------------------------------------ */
@@ -154,20 +161,26 @@ static const tile_fn tiles[ROWS + 1] = {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* The block of k from l0 of `rows` rows from i0 against the rows j0 .. end - 1 of B. The first
- * block brings in beta C, later ones add. A group of COLS that passes the end of B reads its last
- * row again. */
-static void strip(const product *p, int64_t i0, int64_t rows, int64_t j0, int64_t end, int64_t l0) {
-    const int64_t k = p->k - l0 < KBLOCK ? p->k - l0 : KBLOCK;
-    const float *a = p->a + i0 * p->lda + l0, alpha = p->alpha;
-    const float beta = l0 > 0 ? 1.0f : p->beta;
+/* A block of k of all rows of A against some rows of B. */
+typedef struct block {
+    const float *a, *b;
+    float *c;
+    int64_t lda, ldb, ldc, n, k;
+    int64_t more; /* rows of B that follow these in memory */
+    float alpha, beta;
+} block;
+
+/* `rows` rows of A from i0 on. A group of COLS that passes the end of B reads its last row again.
+ */
+static void strip(const block *p, int64_t i0, int64_t rows) {
+    const float alpha = p->alpha, beta = p->beta;
     four out[ROWS];
-    for (int64_t j = j0; j < end; j += COLS) {
+    for (int64_t j = 0; j < p->n; j += COLS) {
         const float *b[COLS];
-        const int64_t cols = end - j < COLS ? end - j : COLS;
-        for (int64_t q = 0; q < COLS; q++)
-            b[q] = p->b + (j + (q < cols ? q : cols - 1)) * p->ldb + l0;
-        tiles[rows](a, p->lda, b, i0 == 0 && j + COLS < p->n ? COLS * p->ldb : 0, k, out);
+        const int64_t cols = p->n - j < COLS ? p->n - j : COLS;
+        for (int64_t q = 0; q < COLS; q++) b[q] = p->b + (j + (q < cols ? q : cols - 1)) * p->ldb;
+        tiles[rows](p->a + i0 * p->lda, p->lda, b,
+                    i0 == 0 && j + COLS < p->n + p->more ? COLS * p->ldb : 0, p->k, out);
         for (int64_t i = 0; i < rows; i++) {
             float *c = p->c + (i0 + i) * p->ldc + j;
             if (cols == COLS && beta == 0.0f) {
@@ -180,39 +193,86 @@ static void strip(const product *p, int64_t i0, int64_t rows, int64_t j0, int64_
     }
 }
 
-/* Groups of COLS rows of B; rows of A are spread evenly over the fewest tiles. */
+/* Rows of B from j on, k from l on, as fp32: where they lie, or made in `to`. */
+static void take_block(const product *p, int64_t j, int64_t l, float *to, block *out) {
+    const bt_view *b = p->b;
+    if (p->round == BT_F32) {
+        out->b = btcpu_f32(b) + j * b->ld + l;
+        out->ldb = b->ld;
+        out->more = p->n - j - out->n;
+        return;
+    }
+    for (int64_t i = 0; i < out->n; i++)
+        btcpu_read_rounded(b, p->round, j + i, l, out->k, to + i * KBLOCK);
+    out->b = to;
+    out->ldb = KBLOCK;
+}
+
+/* All of k for the columns j .. j + n - 1 of C; rows of A are spread evenly over the fewest tiles.
+ * The first block brings in beta C, later ones add. */
+static void panel(const product *p, int64_t j, int64_t n, float *ws) {
+    const int half = btcpu_is_half(p->c->dtype), tall = (int)((p->m + ROWS - 1) / ROWS);
+    float *made = ws ? ws + PANEL * KBLOCK : NULL;
+    block one = {.lda = p->lda, .n = n, .alpha = p->alpha, .beta = p->beta};
+    one.c = btcpu_target(p->c, p->row, j, made);
+    one.ldc = half ? PANEL : p->c->ld;
+    for (int64_t i = 0; half && p->beta != 0.0f && i < p->m; i++)
+        btcpu_read(p->c, p->row + i, j, n, one.c + i * one.ldc);
+    for (int64_t l = 0; l < p->k; l += KBLOCK) {
+        one.k = p->k - l < KBLOCK ? p->k - l : KBLOCK;
+        one.a = p->a + l;
+        take_block(p, j, l, ws, &one);
+        for (int t = 0; t < tall; t++) {
+            const int64_t i = btcpu_first(p->m, t, tall);
+            strip(&one, i, btcpu_first(p->m, t + 1, tall) - i);
+        }
+        one.beta = 1.0f;
+    }
+    for (int64_t i = 0; half && i < p->m; i++)
+        btcpu_write(p->c, p->row + i, j, n, one.c + i * one.ldc);
+}
+
+/* Groups of COLS rows of B. */
 static void groups(const btcpu_part *part) {
     const product *p = part->ctx;
     const int64_t last = part->end * COLS < p->n ? part->end * COLS : p->n;
-    const int tall = (int)((p->m + ROWS - 1) / ROWS);
-    for (int64_t j = part->first * COLS; j < last; j += PANEL) {
-        const int64_t end = last - j < PANEL ? last : j + PANEL;
-        for (int64_t l = 0; l < p->k; l += KBLOCK) {
-            for (int t = 0; t < tall; t++) {
-                const int64_t i = btcpu_first(p->m, t, tall);
-                strip(p, i, btcpu_first(p->m, t + 1, tall) - i, j, end, l);
-            }
-        }
-    }
+    float *ws = p->ws ? p->ws + part->slot * p->floats : NULL;
+    for (int64_t j = part->first * COLS; j < last; j += PANEL)
+        panel(p, j, last - j < PANEL ? last - j : PANEL, ws);
+}
+
+static void run(const bt_dev *dev, const product *p) {
+    const int64_t count = (p->n + COLS - 1) / COLS;
+    const int parts = btcpu_gemm_threads(dev, p->m, p->n, p->k);
+    btcpu_run_parts(dev, parts < count ? parts : (int)count, count, groups, p);
 }
 
 void BTCPU_FN(gemm_rows)(const bt_dev *dev, const bt_call *call) {
-    const bt_view *a = &call->t[BT_GEMM_A], *b = &call->t[BT_GEMM_B], *c = &call->t[BT_GEMM_C];
-    const product p = {.a = btcpu_f32(a),
-                       .b = btcpu_f32(b),
-                       .c = btcpu_f32(c),
-                       .m = c->rows,
-                       .n = c->cols,
-                       .k = a->cols,
-                       .lda = a->ld,
-                       .ldb = b->ld,
-                       .ldc = c->ld,
-                       .alpha = (float)call->p.gemm.alpha,
-                       .beta = (float)call->p.gemm.beta};
-    const int64_t count = (p.n + COLS - 1) / COLS;
-    const double work = 2.0 * (double)p.m * (double)p.n * (double)p.k;
-    /* A thread more costs some microseconds. */
-    int64_t parts = work < 5e5 ? 1 : (int64_t)dev->info.threads;
-    if (parts > count) parts = count;
-    btcpu_run_parts(dev, (int)parts, count, groups, &p);
+    const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C];
+    const bt_gemm_params *g = &call->p.gemm;
+    product p = {.a = btcpu_f32(a),
+                 .b = &call->t[BT_GEMM_B],
+                 .c = c,
+                 .m = c->rows,
+                 .n = c->cols,
+                 .k = a->cols,
+                 .lda = a->ld,
+                 .alpha = (float)g->alpha,
+                 .beta = (float)g->beta,
+                 .round = g->round};
+    if (g->round == BT_F32) {
+        run(dev, &p);
+        return;
+    }
+    float *rows = btcpu_ws(call);
+    p.a = rows;
+    p.lda = btcpu_round16(p.k);
+    p.ws = rows + btcpu_stable_rows(c->rows) * p.lda;
+    p.floats = btcpu_stable_thread_floats(c->rows, btcpu_is_half(c->dtype));
+    for (; p.row < c->rows; p.row += p.m) {
+        p.m = btcpu_stable_rows(c->rows - p.row);
+        for (int64_t i = 0; i < p.m; i++)
+            btcpu_read_rounded(a, g->round, p.row + i, 0, p.k, rows + i * p.lda);
+        run(dev, &p);
+    }
 }

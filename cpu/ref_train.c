@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/code8.h"
+
 /* ---- embedding --------------------------------------------------------------------------------
  */
 
@@ -402,26 +404,21 @@ bt_status btref_adamw_rows(const btref_args *a) {
 /* ---- moments in 8 bits ------------------------------------------------------------------------
  */
 
-/* Widens n codes of a block; `most` is 127 for signed ones, 255 for unsigned. */
-static void widen(double *x, const uint8_t *code, double scale, double most, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        double c = most == 127 ? (double)(int8_t)code[i] : (double)code[i];
-        x[i] = copysign(scale * pow(fabs(c) / most, 4), c);
-    }
+/* The values of n codes of a block. */
+static void widen(double *x, const uint8_t *code, const btref_mat *scales, int64_t block, int most,
+                  int64_t n) {
+    double scale;
+    btref_get(&scale, scales, 0, block, 1);
+    for (int64_t i = 0; i < n; i++) x[i] = bti_code8_value(code[i], scale, most);
 }
 
 /* The codes of n values and their scale. */
-static void narrow(const double *x, uint8_t *code, const btref_mat *scales, int64_t block,
-                   double most, int64_t n) {
+static void narrow(const double *x, uint8_t *code, const btref_mat *scales, int64_t block, int most,
+                   int64_t n) {
     double scale = 0;
     for (int64_t i = 0; i < n; i++) scale = fmax(scale, fabs(x[i]));
     btref_put(&scale, scales, 0, block, 1);
-    for (int64_t i = 0; i < n; i++) {
-        double c = scale > 0 ? floor(most * pow(fabs(x[i]) / scale, 0.25) + 0.5) : 0;
-        if (!(c <= most)) c = most; /* a scale that is not finite */
-        if (most == 255 && x[i] > 0) c = fmax(c, 1);
-        code[i] = (uint8_t)(int)(x[i] < 0 ? -c : c);
-    }
+    for (int64_t i = 0; i < n; i++) code[i] = bti_code8_of(x[i], scale, most);
 }
 
 /* The gradient of elements [from, from + n) of a table with a compact one. */
@@ -441,7 +438,7 @@ bt_status btref_adamw8(const btref_args *a) {
     btref_mat grad = btref_operand(a, BT_ADAMW8_G), index = btref_operand(a, BT_ADAMW8_INDEX),
               scalars = btref_operand(a, BT_ADAMW8_SCALARS), wm = btref_operand(a, BT_ADAMW8_W),
               ms = btref_operand(a, BT_ADAMW8_MS), vs = btref_operand(a, BT_ADAMW8_VS);
-    double c[BT_SCALAR_COUNT], scale[2];
+    double c[BT_SCALAR_COUNT];
     double g[BT_ADAMW8_BLOCK], w[BT_ADAMW8_BLOCK], m[BT_ADAMW8_BLOCK], v[BT_ADAMW8_BLOCK];
     int64_t skipped = a->call->p.adamw.first_row * grad.cols; /* elements before w's */
     if (index.p != NULL) BT_TRY(check_index(&index, (skipped + wm.cols) / grad.cols));
@@ -456,14 +453,12 @@ bt_status btref_adamw8(const btref_args *a) {
         else
             spread_gradient(g, &grad, &index, skipped + from, n);
         btref_get(w, &wm, 0, from, n);
-        btref_get(&scale[0], &ms, 0, b, 1);
-        btref_get(&scale[1], &vs, 0, b, 1);
-        widen(m, mc, scale[0], 127, n);
-        widen(v, vc, scale[1], 255, n);
+        widen(m, mc, &ms, b, BTI_CODE8_SIGNED, n);
+        widen(v, vc, &vs, b, BTI_CODE8_UNSIGNED, n);
         for (int64_t i = 0; i < n; i++) adamw_one(&a->call->p.adamw, c, g[i], &w[i], &m[i], &v[i]);
         btref_put(w, &wm, 0, from, n);
-        narrow(m, mc, &ms, b, 127, n);
-        narrow(v, vc, &vs, b, 255, n);
+        narrow(m, mc, &ms, b, BTI_CODE8_SIGNED, n);
+        narrow(v, vc, &vs, b, BTI_CODE8_UNSIGNED, n);
     }
     return BT_OK;
 }

@@ -1,4 +1,5 @@
-/* Row-wise building blocks: dropout of a chunk of columns, and column sums in a fixed order. */
+/* Row-wise building blocks: pieces of rows as fp32 whatever their type, dropout of a chunk of
+ * columns, and column sums in a fixed order. */
 #ifndef BANTAM_CPU_ROWS_H
 #define BANTAM_CPU_ROWS_H
 
@@ -8,6 +9,47 @@
 /* Columns of the chunk that starts at `col`, a multiple of BTCPU_WORDS. */
 static inline int64_t btcpu_chunk(int64_t col, int64_t cols) {
     return cols - col < BTCPU_WORDS ? cols - col : BTCPU_WORDS;
+}
+
+/* ---- pieces of rows ---------------------------------------------------------------------------
+ */
+
+/* Kernels compute on fp32 pieces of rows, so that one source serves every type: fp32 data is read
+ * and written where it lies, half data through a buffer in the nearest cache. */
+
+static inline uint16_t *btcpu_half_at(const bt_view *v, int64_t row, int64_t col) {
+    return btcpu_half(v) + row * v->ld + col;
+}
+
+/* n numbers from (row, col) on: where they lie, or widened into `buf`. */
+static inline const float *btcpu_read(const bt_view *v, int64_t row, int64_t col, int64_t n,
+                                      float *buf) {
+    if (v->dtype == BT_F32) return btcpu_f32(v) + row * v->ld + col;
+    BTCPU_FN(widen)(v->dtype, btcpu_half_at(v, row, col), buf, n);
+    return buf;
+}
+
+/* The same numbers made in `to`, as a product with this `round` sees them. */
+static inline void btcpu_read_rounded(const bt_view *v, bt_dtype round, int64_t row, int64_t col,
+                                      int64_t n, float *to) {
+    const float *from = btcpu_read(v, row, col, n, to);
+    if (from != to) BTCPU_FN(round)(round, from, to, n);
+}
+
+/* Where the numbers from (row, col) on are made: where they will lie, or `buf`. */
+static inline float *btcpu_target(const bt_view *v, int64_t row, int64_t col, float *buf) {
+    return v->dtype == BT_F32 ? btcpu_f32(v) + row * v->ld + col : buf;
+}
+
+/* After btcpu_target: n numbers that were made in a buffer are rounded into the view. */
+static inline void btcpu_write(const bt_view *v, int64_t row, int64_t col, int64_t n,
+                               const float *made) {
+    if (v->dtype != BT_F32) BTCPU_FN(narrow)(v->dtype, made, btcpu_half_at(v, row, col), n);
+}
+
+/* Row i of the `rows` that a part has in scratch of btcpu_row_floats; NULL without scratch. */
+static inline float *btcpu_row_at(float *ws, int64_t cols, int rows, int part, int i) {
+    return ws ? ws + (part * rows + i) * btcpu_round16(cols) : NULL;
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -57,7 +99,7 @@ typedef struct btcpu_colsum {
 
 static inline btcpu_colsum btcpu_colsum_at(float *ws, int64_t cols, int sums, int part) {
     int64_t width = btcpu_round16(cols);
-    float *total = ws + part * 2 * sums * width;
+    float *total = ws + part * BTCPU_COLSUM_ROWS(sums) * width;
     return (btcpu_colsum){total, total + sums * width, width, sums, 0};
 }
 

@@ -55,12 +55,12 @@ static sequence get_sequence(__global const int *seq, long seq_ld, int heads, lo
 
 /* Rows row0 .. of which `rows` are there, columns col .. of which `cols` are there; else zeros.
  * With `index`, row i is index[i]. */
-static void load_rows(wide_tile tile, __global const float *x, long ld, long row0, long rows,
+static void load_rows(wide_tile tile, __global const data_t *x, long ld, long row0, long rows,
                       __global const int *index, long col, long cols) {
     for (uint e = get_local_id(0); e < AT * AD; e += AWG) {
         const uint r = e / AD, c = e % AD;
         float v = 0.0f;
-        if (r < rows && c < cols) v = x[(index ? (long)index[r] : row0 + r) * ld + col + c];
+        if (r < rows && c < cols) v = get1(x + (index ? (long)index[r] : row0 + r) * ld + col + c);
         tile[r][c] = v;
     }
 }
@@ -92,12 +92,12 @@ static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, long co
     }
 }
 
-static void put_rows(float acc[RQ][RC], __global float *y, long ld, long row0, long rows, long col,
-                     long cols, uint tq, uint tk) {
+static void put_rows(float acc[RQ][RC], __global data_t *y, long ld, long row0, long rows,
+                     long col, long cols, uint tq, uint tk) {
     for (int i = 0; i < RQ; i++)
         for (int c = 0; c < RC; c++)
             if (tq * RQ + i < rows && tk + TK * c < cols)
-                y[(row0 + tq * RQ + i) * ld + col + tk + TK * c] = acc[i][c];
+                put1(acc[i][c], y + (row0 + tq * RQ + i) * ld + col + tk + TK * c);
 }
 
 /* Does query i (from the sequence's first) see key j? */
@@ -124,15 +124,15 @@ static void zero_rows(float acc[RQ][RC]) {
  * o = drop(P) V with P = softmax(scale Q K^T), lse its log-sum-exp. A group takes tiles of queries
  * of one sequence and head, every `parts`-th. Reads K and V once for each tile of queries. */
 
-__kernel GROUP(AWG) void k_attn_fwd(CMAT(q), CMAT(k), CMAT(v), IMAT(seq), IMAT(kidx), MAT(o),
+__kernel GROUP(AWG) void k_attn_fwd(CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), IMAT(kidx), DMAT(o),
                                     MAT(lse), const int heads, const long width, const int causal,
                                     const float scale, const long parts, DROP) {
     __local float x[AT][AD + 1], y[AT][AD + 1], p[AT][AT + 1], side[AT][TK];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
-    CUSE(q);
-    CUSE(k);
-    CUSE(v);
-    USE(o);
+    CDUSE(q);
+    CDUSE(k);
+    CDUSE(v);
+    DUSE(o);
     USE(lse);
     long part;
     const sequence s = get_sequence(seq_base + seq_off, seq_ld, heads, width, get_group_id(0),
@@ -224,8 +224,8 @@ __kernel GROUP(AWG) void k_attn_fwd(CMAT(q), CMAT(k), CMAT(v), IMAT(seq), IMAT(k
 
 #define LANES (WG < 8 ? WG : 8)
 
-/* delta = do . o of each row and head, 8 work-items for each. Reads 8 bytes for each element. */
-__kernel GROUP(WG) void k_attn_delta(CMAT(o), CMAT(grad), __global float *delta_base,
+/* delta = do . o of each row and head, 8 work-items for each. Reads both once. */
+__kernel GROUP(WG) void k_attn_delta(CDMAT(o), CDMAT(grad), __global float *delta_base,
                                      const ulong delta_off, const long rows, const int heads,
                                      const long width) {
     __local float tmp[WG];
@@ -235,9 +235,9 @@ __kernel GROUP(WG) void k_attn_delta(CMAT(o), CMAT(grad), __global float *delta_
     split(unit, (ulong)heads, &row, &head);
     float sum = 0.0f;
     if ((long)row < rows) {
-        CUSE(o) + (long)row * o_ld + (long)head * width;
-        CUSE(grad) + (long)row * grad_ld + (long)head * width;
-        for (long c = lane; c < width; c += LANES) sum += o[c] * grad[c];
+        CDUSE(o) + (long)row * o_ld + (long)head * width;
+        CDUSE(grad) + (long)row * grad_ld + (long)head * width;
+        for (long c = lane; c < width; c += LANES) sum += get1(o + c) * get1(grad + c);
     }
     tmp[lid] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -272,7 +272,7 @@ __kernel GROUP(WG) void k_attn_delta(CMAT(o), CMAT(grad), __global float *delta_
     }
 
 #define BWD_OPERANDS \
-    CMAT(q), CMAT(k), CMAT(v), IMAT(seq), CMAT(lse), CMAT(grad), \
+    CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), CMAT(lse), CDMAT(grad), \
         __global const float *delta_base, const ulong delta_off
 #define BWD_PARAMS \
     const int heads, const long width, const int causal, const float scale, const long parts, DROP
@@ -298,15 +298,15 @@ __kernel GROUP(WG) void k_attn_delta(CMAT(o), CMAT(grad), __global float *delta_
     }
 
 /* dq = scale dS K. A group takes tiles of queries, every `parts`-th. */
-__kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, MAT(dq), BWD_PARAMS) {
+__kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, DMAT(dq), BWD_PARAMS) {
     __local float x[AT][AD + 1], y[AT][AD + 1], ds[AT][AT + 1];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
-    CUSE(q);
-    CUSE(k);
-    CUSE(v);
+    CDUSE(q);
+    CDUSE(k);
+    CDUSE(v);
     CUSE(lse);
-    CUSE(grad);
-    USE(dq);
+    CDUSE(grad);
+    DUSE(dq);
     long part;
     float4 factors = (float4)(1.0f);
     const sequence s = get_sequence(seq_base + seq_off, seq_ld, heads, width, get_group_id(0),
@@ -335,16 +335,16 @@ __kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, MAT(dq), BWD_PARAMS) {
 }
 
 /* dk = scale dS^T Q and dv = drop(P)^T dO. A group takes tiles of keys, every `parts`-th. */
-__kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, MAT(dk), MAT(dv), BWD_PARAMS) {
+__kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, DMAT(dk), DMAT(dv), BWD_PARAMS) {
     __local float x[AT][AD + 1], y[AT][AD + 1], ds[AT][AT + 1];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
-    CUSE(q);
-    CUSE(k);
-    CUSE(v);
+    CDUSE(q);
+    CDUSE(k);
+    CDUSE(v);
     CUSE(lse);
-    CUSE(grad);
-    USE(dk);
-    USE(dv);
+    CDUSE(grad);
+    DUSE(dk);
+    DUSE(dv);
     long part;
     float4 factors = (float4)(1.0f);
     const sequence s = get_sequence(seq_base + seq_off, seq_ld, heads, width, get_group_id(0),

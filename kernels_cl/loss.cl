@@ -34,8 +34,7 @@ static row_sums sum_row(__global const float *logits, __global const float *bias
 
 /* loss = ((1 - s) nll + s (lse - mean z), nll) with nll = lse - z[label]; with `grad` the logits
  * become grad_scale (p - q), q = s / V + (1 - s) at the label, times the loss scale where there are
- * scalars. A negative label: zeros. Reads the
- * row twice, writes it once. */
+ * scalars. A negative label: zeros. Reads the row twice, writes it once. */
 __kernel GROUP(WG) void k_cross_entropy(MAT(logits), CMAT(bias), IMAT(labels), CMAT(scalars),
                                         MAT(loss), const long cols, const float smoothing,
                                         const float grad_scale, const int grad) {

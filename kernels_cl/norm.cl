@@ -4,8 +4,8 @@
  * y = (r - mean) rstd gamma + beta. A work-item reads again only what it wrote itself, so that y
  * and r may lie where x and res are. Reads 4 to 8 bytes, writes 4 to 8 for each element; the
  * second and third look at a row are served by the caches. */
-__kernel GROUP(WG) void k_norm_fwd(CMAT(x), CMAT(bias), CMAT(res), IMAT(rowpos), CMAT(gamma),
-                                   CMAT(beta), MAT(r), MAT(y), MAT(stats), const long cols,
+__kernel GROUP(WG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos), CMAT(gamma),
+                                   CMAT(beta), DMAT(r), DMAT(y), MAT(stats), const long cols,
                                    const float eps, DROP) {
     __local float tmp[WG];
     const long row = get_group_id(0), quads = (cols + 3) / 4;
@@ -13,19 +13,20 @@ __kernel GROUP(WG) void k_norm_fwd(CMAT(x), CMAT(bias), CMAT(res), IMAT(rowpos),
     CUSE(beta);
     CUSE(bias);
     IUSE(rowpos);
-    CUSE(x) + row * x_ld;
-    CUSE(res) + row * res_ld;
-    USE(r) + row * r_ld;
-    USE(y) + row * y_ld;
-    __global const float *in = HAS(r) ? (__global const float *)r : x;
+    CDUSE(x) + row * x_ld;
+    CDUSE(res) + row * res_ld;
+    DUSE(r) + row * r_ld;
+    DUSE(y) + row * y_ld;
+    __global const data_t *in = HAS(r) ? (__global const data_t *)r : x;
     float sum = 0.0f;
     for (long q = get_local_id(0); q < quads; q += WG) {
         const long c = 4 * q, n = cols - c;
-        float4 u = load4(x + c, n);
+        float4 u = get4(x + c, n);
         if (HAS(r)) {
             if (HAS(bias)) u += load4(bias + c, n);
-            u = load4(res + c, n) + DROP_ROW(u, rowpos + row * rowpos_ld, q);
-            store4(u, r + c, n);
+            u = get4(res + c, n) + DROP_ROW(u, rowpos + row * rowpos_ld, q);
+            u = round_as(u, DATA);
+            put4(u, r + c, n);
         }
         sum += sum4(only4(u, n));
     }
@@ -33,14 +34,13 @@ __kernel GROUP(WG) void k_norm_fwd(CMAT(x), CMAT(bias), CMAT(res), IMAT(rowpos),
     const float mean = group_sum(sum, tmp) / (float)cols;
     sum = 0.0f;
     for (long q = get_local_id(0); q < quads; q += WG) {
-        const float4 u = only4(load4(in + 4 * q, cols - 4 * q) - mean, cols - 4 * q);
+        const float4 u = only4(get4(in + 4 * q, cols - 4 * q) - mean, cols - 4 * q);
         sum += sum4(u * u);
     }
     const float rstd = 1.0f / sqrt(group_sum(sum, tmp) / (float)cols + eps);
     for (long q = get_local_id(0); q < quads; q += WG) {
         const long c = 4 * q, n = cols - c;
-        store4((load4(in + c, n) - mean) * rstd * load4(gamma + c, n) + load4(beta + c, n), y + c,
-               n);
+        put4((get4(in + c, n) - mean) * rstd * load4(gamma + c, n) + load4(beta + c, n), y + c, n);
     }
     if (get_local_id(0) == 0) {
         stats_base[stats_off + row * stats_ld] = mean;
@@ -50,12 +50,12 @@ __kernel GROUP(WG) void k_norm_fwd(CMAT(x), CMAT(bias), CMAT(res), IMAT(rowpos),
 
 /* dgamma = sum dy h and dbeta = sum dy with h = (x - mean) rstd, by chunks: `part` has those of
  * dgamma, then those of dbeta. Reads 8 bytes for each element. */
-__kernel GROUP(WG) void k_norm_bwd_params(CMAT(dy), CMAT(x), CMAT(stats), MAT(part),
+__kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(part),
                                           const ulong second, const long rows, const long cols,
                                           const long chunk_rows) {
     __local float4 tmp[WG];
-    CUSE(dy);
-    CUSE(x);
+    CDUSE(dy);
+    CDUSE(x);
     CUSE(stats);
     USE(part);
     const tile t = get_tile(rows, cols, chunk_rows);
@@ -65,8 +65,8 @@ __kernel GROUP(WG) void k_norm_bwd_params(CMAT(dy), CMAT(x), CMAT(stats), MAT(pa
         float4 some = (float4)(0.0f), more = (float4)(0.0f);
         for (int k = 0; k < RUN && r < t.last; k++, r += RY) {
             const float mean = stats[r * stats_ld], rstd = stats[r * stats_ld + 1];
-            const float4 d = load4(dy + r * dy_ld + c, t.width);
-            some += d * ((load4(x + r * x_ld + c, t.width) - mean) * rstd);
+            const float4 d = get4(dy + r * dy_ld + c, t.width);
+            some += d * ((get4(x + r * x_ld + c, t.width) - mean) * rstd);
             more += d;
         }
         dgamma += some;
@@ -78,35 +78,35 @@ __kernel GROUP(WG) void k_norm_bwd_params(CMAT(dy), CMAT(x), CMAT(stats), MAT(pa
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr) where it is
  * wanted. Reads 8 to 12 bytes, writes 4 to 8 for each element. */
-__kernel GROUP(WG) void k_norm_bwd(CMAT(dy), CMAT(x), CMAT(stats), CMAT(gamma), CMAT(dres),
-                                   IMAT(rowpos), MAT(dr), MAT(dx), const long cols, DROP) {
+__kernel GROUP(WG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma), CDMAT(dres),
+                                   IMAT(rowpos), DMAT(dr), DMAT(dx), const long cols, DROP) {
     __local float tmp[WG];
     const long row = get_group_id(0), quads = (cols + 3) / 4;
-    CUSE(dy) + row * dy_ld;
-    CUSE(x) + row * x_ld;
+    CDUSE(dy) + row * dy_ld;
+    CDUSE(x) + row * x_ld;
     CUSE(stats) + row * stats_ld;
     CUSE(gamma);
-    CUSE(dres) + row * dres_ld;
+    CDUSE(dres) + row * dres_ld;
     IUSE(rowpos);
-    USE(dr) + row * dr_ld;
-    USE(dx) + row * dx_ld;
+    DUSE(dr) + row * dr_ld;
+    DUSE(dx) + row * dx_ld;
     const float mean = stats[0], rstd = stats[1];
     float sum_g = 0.0f, sum_gh = 0.0f;
     for (long q = get_local_id(0); q < quads; q += WG) {
         const long c = 4 * q, n = cols - c;
-        const float4 g = load4(dy + c, n) * load4(gamma + c, n);
+        const float4 g = get4(dy + c, n) * load4(gamma + c, n);
         sum_g += sum4(only4(g, n));
-        sum_gh += sum4(only4(g * ((load4(x + c, n) - mean) * rstd), n));
+        sum_gh += sum4(only4(g * ((get4(x + c, n) - mean) * rstd), n));
     }
     const float mean_g = group_sum(sum_g, tmp) / (float)cols;
     const float mean_gh = group_sum(sum_gh, tmp) / (float)cols;
     for (long q = get_local_id(0); q < quads; q += WG) {
         const long c = 4 * q, n = cols - c;
-        const float4 g = load4(dy + c, n) * load4(gamma + c, n);
-        const float4 h = (load4(x + c, n) - mean) * rstd;
+        const float4 g = get4(dy + c, n) * load4(gamma + c, n);
+        const float4 h = (get4(x + c, n) - mean) * rstd;
         float4 d = rstd * (g - mean_g - h * mean_gh);
-        if (HAS(dres)) d += load4(dres + c, n);
-        store4(d, dr + c, n);
-        if (HAS(dx)) store4(DROP_ROW(d, rowpos + row * rowpos_ld, q), dx + c, n);
+        if (HAS(dres)) d += get4(dres + c, n);
+        put4(d, dr + c, n);
+        if (HAS(dx)) put4(DROP_ROW(d, rowpos + row * rowpos_ld, q), dx + c, n);
     }
 }

@@ -1,8 +1,9 @@
 /* What all kernels share. The host puts this file before the others and defines
- *   WG   work-items of a group in row-wise work
- *   GWG  the same in gemm, AWG in attention
- * powers of two, down to 1. Every kernel is launched in one dimension, in groups of the size that
- * it asks for.
+ *   DATA  the storage type of activations and their gradients: F32, F16 or BF16
+ *   VEC   floats of a vector in products: 4 or 8
+ *   WG    work-items of a group in row-wise work; GWG the same in gemm, AWG in attention: powers
+ *         of two, down to 1
+ * Every kernel is launched in one dimension, in groups of the size that it asks for.
  *
  * A matrix comes as base, offset and leading dimension in elements; ld 0: absent. Sizes that can
  * pass 2^31 are long. OpenCL C 1.2; no doubles, no atomics, no subgroups: sums run in an order that
@@ -15,6 +16,12 @@
 #define CUSE(x) __global const float *x = x##_base + x##_off
 #define IUSE(x) __global const int *x = x##_base + x##_off
 #define HAS(x) (x##_ld != 0)
+
+/* The same for data. */
+#define DMAT(x) __global data_t *x##_base, const ulong x##_off, const long x##_ld
+#define CDMAT(x) __global const data_t *x##_base, const ulong x##_off, const long x##_ld
+#define DUSE(x) __global data_t *x = x##_base + x##_off
+#define CDUSE(x) __global const data_t *x = x##_base + x##_off
 
 /* Places in the scalar block: core/ops/op_args.h. */
 enum { LR, CLIP, CORRECTION1, CORRECTION2, LOSS_SCALE, GOOD, NORM, FACTOR, SKIP };
@@ -50,6 +57,98 @@ static void store4(float4 x, __global float *p, long n) {
     if (n > 1) p[1] = x.y;
     if (n > 2) p[2] = x.z;
 }
+
+/* ---- storage types ----------------------------------------------------------------------------
+ * Half types are storage: values are widened when they are read, arithmetic is fp32, a result is
+ * rounded once, to nearest even, when it is stored. Neither needs cl_khr_fp16: fp16 goes through
+ * vload_half and vstore_half, which a device does in hardware where it can; bf16 is the upper half
+ * of an fp32. */
+
+#define F32 0
+#define F16 1
+#define BF16 2
+
+#if DATA == F16
+#define data_t half
+#elif DATA == BF16
+#define data_t ushort
+#else
+#define data_t float
+#endif
+
+static float4 from_bf16(ushort4 x) { return as_float4(convert_uint4(x) << 16); }
+
+/* NaN stays NaN: what rounding would carry into the exponent is not added. */
+static uint4 round_bf16(float4 x) {
+    const uint4 u = as_uint4(x);
+    return select(u + 0x7FFFu + (u >> 16 & 1u), u | 0x400000u, isnan(x));
+}
+
+static ushort4 to_bf16(float4 x) { return convert_ushort4(round_bf16(x) >> 16); }
+
+/* Up to four elements of a type from p on; what is not there is 0. */
+static float4 load4_as(__global const void *x, long n, int type) {
+    if (type == F16) {
+        __global const half *p = x;
+        if (n >= 4) return vload_half4(0, p);
+        return (float4)(n > 0 ? vload_half(0, p) : 0.0f, n > 1 ? vload_half(1, p) : 0.0f,
+                        n > 2 ? vload_half(2, p) : 0.0f, 0.0f);
+    }
+    if (type == BF16) {
+        __global const ushort *p = x;
+        if (n >= 4) return from_bf16(vload4(0, p));
+        return from_bf16((ushort4)(n > 0 ? p[0] : 0, n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, 0));
+    }
+    return load4(x, n);
+}
+
+static void store4_as(float4 x, __global void *y, long n, int type) {
+    if (type == F16) {
+        __global half *p = y;
+        if (n >= 4) {
+            vstore_half4_rte(x, 0, p);
+            return;
+        }
+        if (n > 0) vstore_half_rte(x.x, 0, p);
+        if (n > 1) vstore_half_rte(x.y, 1, p);
+        if (n > 2) vstore_half_rte(x.z, 2, p);
+    } else if (type == BF16) {
+        __global ushort *p = y;
+        const ushort4 h = to_bf16(x);
+        if (n >= 4) {
+            vstore4(h, 0, p);
+            return;
+        }
+        if (n > 0) p[0] = h.x;
+        if (n > 1) p[1] = h.y;
+        if (n > 2) p[2] = h.z;
+    } else {
+        store4(x, y, n);
+    }
+}
+
+/* fp32 to the nearest number of a half type, still as fp32; other types: x. fp16 has ten bits of
+ * mantissa, steps of 2^-24 below 2^-14, and is infinite from 65520 on. */
+static float4 round_as(float4 x, int type) {
+    if (type == BF16) return as_float4(round_bf16(x) & 0xFFFF0000u);
+    if (type != F16) return x;
+    const float4 a = fabs(x);
+    const uint4 u = as_uint4(a);
+    float4 r = as_float4((u + 0xFFFu + (u >> 13 & 1u)) & 0xFFFFE000u);
+    r = select(r, (a + 0.5f) - 0.5f, a < 0x1p-14f);
+    r = select(r, (float4)(INFINITY), a >= 65520.0f);
+    return select(copysign(r, x), x, isnan(x));
+}
+
+/* An operand of any type, and its element i. */
+#define AMAT(x) __global uchar *x##_base, const ulong x##_off, const long x##_ld, const int x##_type
+#define PLACE(x, i) (x##_base + (x##_off + (ulong)(i)) * (x##_type == F32 ? 4 : 2))
+
+/* Data of this program. */
+#define get4(p, n) load4_as(p, n, DATA)
+#define put4(x, p, n) store4_as(x, p, n, DATA)
+#define get1(p) load4_as(p, 1, DATA).x
+#define put1(x, p) store4_as((float4)(x), p, 1, DATA)
 
 /* ---- dropout ----------------------------------------------------------------------------------
  * Philox4x32-10 (Salmon et al. 2011), the counters of core/base/philox.h. */
@@ -173,16 +272,4 @@ static void put_sums(float4 sum, const tile *t, __local float4 *tmp, __global fl
     if (t->ry == 0 && t->width > 0)
         store4(tmp[t->rx], part + t->chunk * cols + 4 * t->quad, t->width);
     barrier(CLK_LOCAL_MEM_FENCE);
-}
-
-/* out = sum over chunks of part (+ out): one work-item for each column. */
-__kernel GROUP(WG) void k_colsum(__global const float *part_base, const ulong part_off,
-                                 const long chunks, const long cols, MAT(out), const int add) {
-    CUSE(part);
-    USE(out);
-    const long c = get_global_id(0);
-    float sum = 0.0f;
-    if (c >= cols) return;
-    for (long i = 0; i < chunks; i++) sum += part[i * cols + c];
-    out[c] = add ? out[c] + sum : sum;
 }

@@ -131,18 +131,20 @@ static void backward(const setup *s, int unseen) {
 static const int mixed[][2] = {{1, 1},   {2, 3},   {3, 2}, {64, 63},
                                {63, 64}, {65, 65}, {7, 0}, {0, 5}};
 static const int long_one[][2] = {{513, 513}, {1, 257}};
+static const int many_keys[][2] = {{37, 2100}, {2, 1025}}; /* kernels may take them in spans */
 static const int square[][2] = {{5, 5}, {64, 64}, {1, 1}, {127, 127}};
 static const int empty[][2] = {{3, 0}};
 static const int tiny[][2] = {{2, 4}, {2, 0}};
 #define LENGTHS(x) (int)(sizeof x / sizeof x[0]), x
 
 static const setup setups[] = {
-    {1, 1, 0, 0, 1, 0, LENGTHS(mixed)},       {3, 5, 0, 1, 0.447, 0, LENGTHS(mixed)},
-    {2, 64, 1, 0, 0.125, 0, LENGTHS(square)}, {2, 33, 1, 1, 0.174, 0, LENGTHS(square)},
-    {1, 129, 0, 0, 0.088, 0, LENGTHS(mixed)}, {2, 7, 1, 0, 0.378, 0, LENGTHS(long_one)},
-    {1, 8, 1, 0, 0.354, 3, LENGTHS(mixed)},   {2, 4, 1, 1, 0.5, 60, LENGTHS(mixed)},
+    {1, 1, 0, 0, 1, 0, LENGTHS(mixed)},         {3, 5, 0, 1, 0.447, 0, LENGTHS(mixed)},
+    {2, 64, 1, 0, 0.125, 0, LENGTHS(square)},   {2, 33, 1, 1, 0.174, 0, LENGTHS(square)},
+    {1, 129, 0, 0, 0.088, 0, LENGTHS(mixed)},   {2, 7, 1, 0, 0.378, 0, LENGTHS(long_one)},
+    {1, 8, 1, 0, 0.354, 3, LENGTHS(mixed)},     {2, 4, 1, 1, 0.5, 60, LENGTHS(mixed)},
     {1, 16, 0, 0, 10, 0, LENGTHS(square)}, /* scores of +-50: the maximum must be taken off */
-    {4, 3, 0, 1, 0.577, 0, LENGTHS(empty)},   {1, 300, 0, 0, 0.058, 0, LENGTHS(tiny)},
+    {4, 3, 0, 1, 0.577, 0, LENGTHS(empty)},     {1, 300, 0, 0, 0.058, 0, LENGTHS(tiny)},
+    {1, 3, 0, 1, 0.577, 0, LENGTHS(many_keys)}, {2, 2, 1, 0, 0.7, 1020, LENGTHS(many_keys)},
 };
 
 static const int wide[][2] = {{3, 70}, {64, 65}, {0, 4}};

@@ -89,7 +89,8 @@ START_TEST(check_classes) {
     check_status(r, 0);
     check_has(r.out, "  labels: 100 examples, 2 classes: cat (75), dog (25)\n");
     check_lacks(r.out, "text");
-    r = bantam("data", "check", p.yaml, "--json", "--set", "data.labels.train=values");
+    r = bantam("data", "check", p.yaml, "--json", "--set", "data.labels.train=values", "--set",
+               "model.head=regression");
     check_status(r, 0);
     json_t *j = parse_json(r.out);
     json_t *l = json_object_get(json_object_get(j, "train_inputs"), "labels");

@@ -193,12 +193,13 @@ START_TEST(where_it_fits) {
     plan = fit_json(&(fit_ask){r.yaml, "abacus,crowd:1", NULL, 0, 0, {NULL}});
     ck_assert_str_eq(json_string_value(json_object_get(plan, "device")), "crowd 1");
     json_decref(plan);
-    plan = fit_json(&(fit_ask){fit_no_text(),
-                               "k80,a100-80gb",
-                               NULL,
-                               99,
-                               99,
-                               {"model.d_model=4096", "model.ff=16384", NULL}});
+    plan = fit_json(&(fit_ask){
+        fit_no_text(),
+        "k80,a100-80gb",
+        NULL,
+        99,
+        99,
+        {"model.d_model=4096", "model.ff=16384", "memory.optimizer_state=device", NULL}});
     ck_assert_str_eq(json_string_value(json_object_get(plan, "device")), "A100 80GB");
     json_decref(plan);
 }

@@ -149,8 +149,8 @@ int mk_there(void) {
     const bt_driver *driver;
     char reason[512] = "";
     int count = 0;
-    if (strcmp(kit_backend(), "opencl") != 0) return 1; /* all others must be there */
-    if (bti_backend_driver(kit_backend(), &driver) != BT_OK ||
+    if (strncmp(kit_backend(), "opencl", 6) != 0) return 1; /* all others must be there */
+    if (bti_backend_driver("opencl", &driver) != BT_OK ||
         driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK)
         snprintf(reason, sizeof reason, "%s", bt_last_error());
     if (count == 0) kit_skip("the whole suite on opencl: %s", reason);
@@ -207,6 +207,8 @@ static void replan(mk_model *m, const mk_setup *setup) {
 mk_model mk_open(const mk_setup *setup) {
     mk_model m = {0};
     m.dev = mk_device(setup->backend ? setup->backend : kit_backend(), setup->watch);
+    if (setup->apart) m.dev->info.host_memory = 0;
+    if (setup->heap) m.dev->info.max_alloc = setup->heap;
     kit_ok(bti_model_new(&setup->model, setup->vocab[0], setup->vocab[1], setup->dtype, &m.model));
     bti_workload w = mk_workload_of(m.model, setup->sentence, setup->sentences);
     int64_t longest = w.longest[0] > w.longest[1] ? w.longest[0] : w.longest[1];

@@ -31,6 +31,8 @@ typedef struct mk_setup {
     char *freeze[4]; /* patterns, NULL behind the last */
     mk_watch *watch; /* may be NULL */
     int no_init;     /* weights stay zero */
+    int apart;       /* the device says that its memory is its own, wherever that is */
+    uint64_t heap;   /* and that it gives no more in one allocation; 0: as it is */
 } mk_setup;
 
 typedef struct mk_model {

@@ -1,5 +1,6 @@
-/* The cpu backend beyond its ops: threads that are asked for and used, memory accounts, ranges, and
- * products called from several threads at once. */
+/* The cpu backend beyond its ops: threads that are asked for and used, memory accounts, ranges,
+ * products called from several threads at once; halves at every bit pattern and at sizes past the
+ * kernels' slices. */
 #include "tests/kit.h"
 
 #include <pthread.h>
@@ -236,6 +237,209 @@ START_TEST(warming_gives_its_scratch_back) {
 }
 END_TEST
 
+/* ---- halves (ck_assert marks every pass: too slow for each of a million numbers) --------------
+ */
+
+static const bt_dtype half_types[] = {BT_F16, BT_BF16};
+/* Instruction sets; NULL: the best that this processor has. */
+static const char *const isas[] = {"base", "avx2", NULL};
+
+static bt_dev *open_isa(const char *isa) {
+    if (isa) setenv("BANTAM_CPU_ISA", isa, 1);
+    bt_dev *dev = open_cpu(0);
+    unsetenv("BANTAM_CPU_ISA");
+    return dev;
+}
+
+static bt_view new_view(bt_dev *dev, bt_dtype type, int64_t rows, int64_t cols) {
+    bt_view v = {NULL, 0, rows, cols, cols, type};
+    kit_ok(dev->ops->alloc(dev, (uint64_t)(rows * cols) * bti_dtype_size(type), &v.buf));
+    return v;
+}
+
+static uint64_t bytes_of(bt_view v) {
+    return (uint64_t)(v.rows * v.cols) * bti_dtype_size(v.dtype);
+}
+
+static void put(bt_dev *dev, bt_view v, const void *p) {
+    kit_ok(dev->ops->upload(dev, NULL, v.buf, 0, p, bytes_of(v)));
+}
+
+static void *get(bt_dev *dev, bt_view v) {
+    void *p = malloc(bytes_of(v));
+    ck_assert_ptr_nonnull(p);
+    kit_ok(dev->ops->download(dev, NULL, p, v.buf, 0, bytes_of(v)));
+    return p;
+}
+
+/* Runs a call with scratch of its own. */
+static void run_call(bt_dev *dev, bt_call *c) {
+    uint64_t ws = bti_op_ws_bytes(dev->driver->planning, &dev->info, c);
+    if (ws) c->ws = new_view(dev, BT_F32, 1, (int64_t)(ws / 4));
+    kit_ok(bti_op_run(dev, NULL, c));
+    if (ws) dev->ops->free(dev, c->ws.buf);
+}
+
+/* x as another type. */
+static void *converted(bt_dev *dev, const void *x, bt_dtype from, bt_dtype to, int64_t n) {
+    bt_call c = {.op = BT_OP_AXPBY, .p.axpby = {1, 0}};
+    c.t[BT_AXPBY_X] = new_view(dev, from, 1, n);
+    c.t[BT_AXPBY_Y] = new_view(dev, to, 1, n);
+    put(dev, c.t[BT_AXPBY_X], x);
+    run_call(dev, &c);
+    void *y = get(dev, c.t[BT_AXPBY_Y]);
+    for (int i = 0; i < 2; i++) dev->ops->free(dev, c.t[i].buf);
+    return y;
+}
+
+static int is_nan_bits(uint32_t u) { return (u & 0x7FFFFFFFu) > 0x7F800000u; }
+
+/* Every half there is, as fp32. A NaN stays one; that it signals may be lost. */
+static void check_widening(bt_dev *dev, bt_dtype type) {
+    enum { ALL = 65536 };
+    uint16_t *x = malloc(ALL * sizeof *x);
+    for (int i = 0; i < ALL; i++) x[i] = (uint16_t)i;
+    uint32_t *y = converted(dev, x, type, BT_F32, ALL);
+    for (int i = 0; i < ALL; i++) {
+        float f = type == BT_F16 ? bti_f16_to_f32(x[i]) : bti_bf16_to_f32(x[i]);
+        uint32_t want;
+        memcpy(&want, &f, 4);
+        if (y[i] != want && !(is_nan_bits(want) && y[i] == (want | 0x400000u)))
+            ck_abort_msg("%s %04x is %08x, not %08x", bti_dtype_name(type), i, y[i], want);
+    }
+    free(x);
+    free(y);
+}
+
+/* fp32 numbers: around every half, around the middle between it and the next, and at random. */
+static uint32_t *hard_numbers(bt_dtype type, int64_t *count) {
+    enum { ALL = 65536, AROUND = 6, RANDOM = 300001 };
+    uint32_t *u = malloc((ALL * AROUND + RANDOM) * sizeof *u);
+    int64_t n = 0;
+    for (int i = 0; i < ALL; i++) {
+        float f = type == BT_F16 ? bti_f16_to_f32((uint16_t)i) : bti_bf16_to_f32((uint16_t)i);
+        uint32_t at, middle = type == BT_F16 ? 0x1000u : 0x8000u;
+        memcpy(&at, &f, 4);
+        for (uint32_t k = 0; k < 3; k++) u[n++] = at + k - 1, u[n++] = at + middle + k - 1;
+    }
+    for (int i = 0; i < RANDOM; i++) u[n++] = bti_philox(9, (uint32_t)i, 0, 0, 0).v[0];
+    *count = n;
+    return u;
+}
+
+static void check_narrowing(bt_dev *dev, bt_dtype type) {
+    int64_t n;
+    uint32_t *u = hard_numbers(type, &n);
+    uint16_t *y = converted(dev, u, BT_F32, type, n);
+    for (int64_t i = 0; i < n; i++) {
+        float f;
+        memcpy(&f, &u[i], 4);
+        uint16_t want = type == BT_F16 ? bti_f32_to_f16(f) : bti_f32_to_bf16(f);
+        if (y[i] != want)
+            ck_abort_msg("%08x is %s %04x, not %04x", u[i], bti_dtype_name(type), y[i], want);
+    }
+    free(u);
+    free(y);
+}
+
+/* A product with the unit matrix shows what wide operands are rounded to. */
+static void check_rounding(bt_dev *dev, bt_dtype type) {
+    enum { SIDE = 19 };
+    int64_t n;
+    uint32_t *u = hard_numbers(type, &n);
+    float unit[SIDE * SIDE] = {0};
+    for (int i = 0; i < SIDE; i++) unit[i * SIDE + i] = 1;
+    for (int64_t i = 0; i < n; i++) /* what is infinite in half would make its row NaN */
+        if ((u[i] & 0x7FFFFFFFu) >= (type == BT_F16 ? 0x477FF000u : 0x7F7F8000u)) u[i] = 0;
+    bt_call c = {.op = BT_OP_GEMM, .p.gemm = {.alpha = 1, .round = type}};
+    c.t[BT_GEMM_A] = new_view(dev, BT_F32, n / SIDE, SIDE);
+    c.t[BT_GEMM_B] = new_view(dev, BT_F32, SIDE, SIDE);
+    c.t[BT_GEMM_C] = new_view(dev, BT_F32, n / SIDE, SIDE);
+    put(dev, c.t[BT_GEMM_A], u);
+    put(dev, c.t[BT_GEMM_B], unit);
+    run_call(dev, &c);
+    float *y = get(dev, c.t[BT_GEMM_C]);
+    for (int64_t i = 0; i < n / SIDE * SIDE; i++) {
+        float f;
+        memcpy(&f, &u[i], 4);
+        f = type == BT_F16 ? bti_f16_to_f32(bti_f32_to_f16(f))
+                           : bti_bf16_to_f32(bti_f32_to_bf16(f));
+        if (!(y[i] == f))
+            ck_abort_msg("%08x in a product in %s is %.9g, not %.9g", u[i], bti_dtype_name(type),
+                         (double)y[i], (double)f);
+    }
+    for (int i = 0; i < 3; i++) dev->ops->free(dev, c.t[i].buf);
+    free(u);
+    free(y);
+}
+
+START_TEST(halves_bit_for_bit) {
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        bt_dev *dev = open_isa(isas[i]);
+        for (int t = 0; t < 2; t++) {
+            check_widening(dev, half_types[t]);
+            check_narrowing(dev, half_types[t]);
+            check_rounding(dev, half_types[t]);
+        }
+        bti_device_close(dev);
+    }
+}
+END_TEST
+
+/* A product in `type` of whole numbers, exact in any order of sums. `wide`: bit 1 << i: operand i
+ * is fp32. */
+static void *whole_product(bt_dev *dev, int trans, int stable, bt_dtype type, int wide) {
+    enum { M = 1090, N = 1070, K = 1105 };
+    const int ta = trans & 1, tb = trans >> 1;
+    const int64_t side[3][2] = {{ta ? K : M, ta ? M : K}, {tb ? N : K, tb ? K : N}, {M, N}};
+    bt_call c = {.op = BT_OP_GEMM, .p.gemm = {.alpha = 1, .beta = 1, .round = type}};
+    c.p.gemm.trans_a = (uint8_t)ta;
+    c.p.gemm.trans_b = (uint8_t)tb;
+    c.p.gemm.stable_rows = (uint8_t)stable;
+    for (int i = 0; i < 3; i++) {
+        bt_view plain = new_matrix(dev, side[i][0], side[i][1]);
+        fill_whole(dev, plain, i);
+        c.t[i] = plain;
+        if (type == BT_F32 || wide >> i & 1) continue;
+        bt_call to = {.op = BT_OP_AXPBY, .p.axpby = {1, 0}};
+        to.t[BT_AXPBY_X] = plain;
+        to.t[BT_AXPBY_Y] = c.t[i] = new_view(dev, type, side[i][0], side[i][1]);
+        run_call(dev, &to);
+        dev->ops->free(dev, plain.buf);
+    }
+    run_call(dev, &c);
+    void *y = get(dev, c.t[BT_GEMM_C]);
+    for (int i = 0; i < 3; i++) dev->ops->free(dev, c.t[i].buf);
+    return y;
+}
+
+/* More rows, columns and terms than a slice has: fp32's values, rounded once where C is half. */
+START_TEST(products_past_a_slice) {
+    enum { CELLS = 1090 * 1070 };
+    bt_dev *dev = open_cpu(0);
+    for (int trans = 0; trans < 4; trans++) {
+        float *want = whole_product(dev, trans, 0, BT_F32, 0);
+        for (int run = 0; run < 8; run++) {
+            bt_dtype type = half_types[run & 1];
+            int wide = (run >> 1) + 2 * (trans % 2), stable = trans == 2 && run >= 4;
+            void *got = whole_product(dev, trans, stable, type, wide);
+            bt_dtype held = wide >> BT_GEMM_C & 1 ? BT_F32 : type;
+            for (int64_t i = 0; i < CELLS; i++) {
+                uint64_t cell = 0;
+                bti_store(&cell, held, 0, (double)want[i]);
+                if (!(bti_load(got, held, i) == bti_load(&cell, held, 0)))
+                    ck_abort_msg("orientation %d, %s, wide %d, stable %d, element %lld: %g, not %g",
+                                 trans, bti_dtype_name(type), wide, stable, (long long)i,
+                                 bti_load(got, held, i), bti_load(&cell, held, 0));
+            }
+            free(got);
+        }
+        free(want);
+    }
+    bti_device_close(dev);
+}
+END_TEST
+
 static void add(TCase *tc) {
     tcase_add_test(tc, threads_are_what_was_asked);
     tcase_add_test(tc, nonsense_is_refused);
@@ -245,6 +449,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, ranges_are_checked);
     tcase_add_test(tc, bytes_are_moved);
     tcase_add_test(tc, warming_gives_its_scratch_back);
+    tcase_add_test(tc, halves_bit_for_bit);
+    tcase_add_test(tc, products_past_a_slice);
 }
 
 int main(int argc, char **argv) { return kit_main("cpu", add, argc, argv); }

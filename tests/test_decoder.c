@@ -106,7 +106,8 @@ START_TEST(sentences_stand_alone) {
     bti_source source[SENTENCES];
     const char *want[SENTENCES], *got[SENTENCES];
     int different = 0;
-    for (int i = 0; i < SENTENCES; i++) source[i] = (bti_source){.ids = s[i].ids[0], .count = s[i].count[0]};
+    for (int i = 0; i < SENTENCES; i++)
+        source[i] = (bti_source){.ids = s[i].ids[0], .count = s[i].count[0]};
     for (int b = 0; b < 3; b++)
         for (int backwards = 0; backwards < 2; backwards++) {
             place p;

@@ -231,7 +231,7 @@ START_TEST(assumed_wrongly) {
     bt_plan_options o = {.device = "k80", .source_tokens = 129, .target_tokens = 4};
     kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "data.max_length 128");
     o.target_tokens = 0;
-    kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "both sides");
+    kit_fails(bt_plan_make(run, &o, &plan), BT_EUSAGE, "need target tokens");
     o = (bt_plan_options){.device = "k80"};
     kit_fails(bt_plan_make(run, &o, &plan), BT_EINPUT, "no.de");
     bt_run_free(run);
@@ -280,8 +280,10 @@ START_TEST(advice_is_true) {
     crowd_reset();
     int fits = 0, together = 0;
     for (int m = 0; m < 3; m++) {
-        fit_ask ask = {fit_no_text(), m < 2 ? "crowd" : "k80",        memory[m], 100,
-                       100,           {"memory.recompute=none", NULL}};
+        fit_ask ask = {
+            fit_no_text(), m < 2 ? "crowd" : "k80",
+            memory[m],     100,
+            100,           {"memory.recompute=none", "memory.optimizer_state=device", NULL}};
         bt_run *run;
         bt_plan *plan = fit_plan(&ask, &run);
         bti_advice_list list;
@@ -289,7 +291,7 @@ START_TEST(advice_is_true) {
         kit_ok(bti_advise(plan->session, &list));
         ck_assert_int_ge(list.count, 2);
         fit_ask small = ask;
-        small.sets[1] = "training.batch=1";
+        small.sets[2] = "training.batch=1";
         json_t *one_pair = fit_json(&small);
         double of_one = number_at(one_pair, "minimum_bytes");
         ck_assert_int_eq(list.batch_does_not, of_one > 0.99 * (double)list.least);

@@ -55,6 +55,10 @@ START_TEST(devices_tell) {
     const char *name = json_string_value(json_object_get(d, "name"));
     check_has(name, "driver ");
     check_has(name, "groups of ");
+    json_t *types = json_object_get(d, "types"); /* halves are stored */
+    ck_assert_uint_eq(json_array_size(types), 3);
+    ck_assert_str_eq(json_string_value(json_array_get(types, 1)), "fp16");
+    ck_assert_str_eq(json_string_value(json_array_get(types, 2)), "bf16");
     json_decref(d);
     program p = bantam("train", small_run_new(20).yaml, "--device", "opencl:99");
     check_refused(p, "opencl:99");
@@ -190,6 +194,23 @@ START_TEST(a_whole_run) {
 }
 END_TEST
 
+/* A number picks the device. */
+START_TEST(second_device) {
+    const program_how how = {.environment = "POCL_DEVICES=pthread pthread"};
+    small_run first = small_run_new(40), second = small_run_new(40);
+    program p = bantam_how(how, "devices", "--json");
+    if (strstr(p.out, "opencl:1") == NULL) {
+        kit_skip("--device opencl:1: there is one OpenCL device");
+        return;
+    }
+    p = bantam_how(how, "train", first.yaml, "--device", "opencl:0", "--updates", "3");
+    check_status(p, 0);
+    p = bantam_how(how, "train", second.yaml, "--device", "opencl:1", "--updates", "3");
+    check_status(p, 0);
+    losses_agree(first.out, second.out);
+}
+END_TEST
+
 /* Allocations of at most 96 KiB: several heaps, the same losses. Less than a table: refused. */
 START_TEST(several_heaps) {
     small_run whole = small_run_new(40), heaps = small_run_new(40);
@@ -225,6 +246,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, cache_of_kernels);
     tcase_add_test(tc, automatic_choice);
     tcase_add_test(tc, a_whole_run);
+    tcase_add_test(tc, second_device);
     tcase_add_test(tc, several_heaps);
 }
 

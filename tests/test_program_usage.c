@@ -58,7 +58,7 @@ START_TEST(devices) {
             continue;
         }
         check_fields(one, "device backend usable name total_bytes free_bytes held_by_others_bytes "
-                          "largest_allocation_bytes threads gflops gigabytes_per_s");
+                          "largest_allocation_bytes threads gflops gigabytes_per_s types");
         ck_assert(number_at(one, "total_bytes") >=
                   number_at(one, "free_bytes") + number_at(one, "held_by_others_bytes"));
         cpu += strcmp(name, "cpu:0") == 0;

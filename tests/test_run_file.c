@@ -273,7 +273,7 @@ static const fault faults[] = {
      "\"step\" is not one of inverse_sqrt, noam, linear, cosine, constant"},
     {"tokenizer: {kind: bpe}\n", "\"bpe\" is not one of sentencepiece, xlmr, words, spacy"},
     {"training: {precision: half}\n", "\"half\" is not one of fp32, tf32, fp16, bf16"},
-    {"memory: {optimizer_state: host}\n", "\"host\" is not device"},
+    {"memory: {optimizer_state: disk}\n", "\"disk\" is not one of auto, device, host, 8bit"},
     {"data: {features: [a.npy]}\n", "run.yaml:1: data.features must be a list of groups"},
     {"data:\n  features:\n    - {name: a, train: x}\n    - {name: b, trian: x}\n",
      "run.yaml:4: there is no key \"data.features.1.trian\"; allowed here: name, train, valid,"},

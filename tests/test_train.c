@@ -348,6 +348,7 @@ static void add(TCase *tc) {
     add_train_freeze(tc);
     add_train_fused(tc);
     add_train_initial(tc);
+    add_train_moments(tc);
     add_train_resume(tc);
     add_train_fault(tc);
 }

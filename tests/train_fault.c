@@ -111,10 +111,12 @@ static mk_setup wide(void) {
 
 START_TEST(warm_updates_allocate_nothing) {
     mk_setup s = _i == 2 ? wide() : four(_i ? 9 : 18);
+    if (_i > 2) s.plan.moments = _i == 3 ? BTI_MOMENTS_HOST : BTI_MOMENTS_8BIT;
+    s.apart = _i == 3;
     mk_model m = mk_open(&s);
     bti_update_result r;
     kit_ok(bti_engine_update(m.engine, s.sentence, 4, 1, 1e-3, &r));
-    ck_assert_int_eq(r.micro_batches > 1, _i == 1);
+    ck_assert_int_eq(r.micro_batches > 1, _i != 0 && _i != 2);
     uint64_t before = bti_alloc_count();
     atomic_store(&requests, 0);
     atomic_store(&vendor_requests, 0);
@@ -145,6 +147,8 @@ END_TEST
 START_TEST(allocation_fails) {
     mk_setup s = four(9);
     bt_dev *dev = mk_device(kit_backend(), NULL);
+    s.plan.moments = (bti_moments)_i;
+    dev->info.host_memory = _i != BTI_MOMENTS_HOST;
     bti_workload w = mk_workload(s.sentence, 4);
     bti_model *model = NULL;
     bti_run_plan *plan = NULL;
@@ -191,6 +195,7 @@ static traced traced_new(const mk_setup *s) {
     traced t = {.dev = mk_device(kit_str("trace:%s", kit_backend()), NULL),
                 .w = mk_workload(s->sentence, 4)};
     bti_trace_options(t.dev)->time = 0;
+    if (s->apart) t.dev->info.host_memory = 0;
     kit_ok(bti_model_new(&s->model, 97, 97, BT_F32, &t.model));
     kit_ok(bti_plan_search(t.model, t.dev->driver->planning, &t.dev->info, &t.w, 8, &s->plan,
                            &t.plan));
@@ -225,8 +230,11 @@ static bt_status fail_at(const traced *t, const mk_setup *s, uint64_t n, int at_
     return status;
 }
 
+/* Also the n-th copy of moments that are on their way. */
 START_TEST(device_call_fails) {
     mk_setup s = four(9);
+    s.plan.moments = (bti_moments)_i;
+    s.apart = _i == BTI_MOMENTS_HOST;
     traced t = traced_new(&s);
     for (int at_open = 0; at_open < 2; at_open++) {
         bt_status status = BT_EDEVICE;
@@ -245,26 +253,31 @@ END_TEST
 /* A call that failed once is no reason to stop for ever: the same update again is right. */
 START_TEST(device_recovers) {
     mk_setup s = four(9);
+    s.plan.moments = (bti_moments)_i;
+    s.apart = _i == BTI_MOMENTS_HOST;
     traced t = traced_new(&s);
     bti_engine *e;
     bti_update_result want, r;
     kit_ok(bti_engine_new(t.dev, t.model, t.plan, 4, t.w.max_rows[1], &s.engine, &e));
     kit_ok(bti_engine_init(e));
     kit_ok(bti_engine_update(e, s.sentence, 4, 1, 0, &want));
-    for (uint64_t n = 1; n < 200; n += 37) {
+    bt_status status = BT_EDEVICE;
+    for (uint64_t n = 1; status == BT_EDEVICE; n += 37) {
         bti_trace_options(t.dev)->fail_at = n;
-        ck_assert_int_eq(bti_engine_update(e, s.sentence, 4, 1, 0, &r), BT_EDEVICE);
+        status = bti_engine_update(e, s.sentence, 4, 1, 0, &r);
+        bti_trace_options(t.dev)->fail_at = 0;
         kit_ok(bti_engine_update(e, s.sentence, 4, 1, 0, &r));
         ck_assert(r.loss == want.loss && r.grad_norm == want.grad_norm);
     }
+    kit_ok(status);
     bti_engine_free(e);
     traced_free(&t);
 }
 END_TEST
 
 void add_train_fault(TCase *tc) {
-    tcase_add_loop_test(tc, warm_updates_allocate_nothing, 0, 3);
-    tcase_add_test(tc, allocation_fails);
-    tcase_add_test(tc, device_call_fails);
-    tcase_add_test(tc, device_recovers);
+    tcase_add_loop_test(tc, warm_updates_allocate_nothing, 0, 5);
+    tcase_add_loop_test(tc, allocation_fails, BTI_MOMENTS_DEVICE, BTI_MOMENTS_8BIT);
+    tcase_add_loop_test(tc, device_call_fails, BTI_MOMENTS_DEVICE, BTI_MOMENTS_COUNT);
+    tcase_add_loop_test(tc, device_recovers, BTI_MOMENTS_DEVICE, BTI_MOMENTS_COUNT);
 }

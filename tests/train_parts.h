@@ -12,6 +12,7 @@ void add_train_grad(TCase *tc);
 void add_train_half(TCase *tc);
 void add_train_initial(TCase *tc);
 void add_train_levels(TCase *tc);
+void add_train_moments(TCase *tc);
 void add_train_resume(TCase *tc);
 void add_train_split(TCase *tc);
 

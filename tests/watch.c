@@ -95,12 +95,12 @@ static void poison(watch *w, const bti_program *p, const bti_program *caps, int3
     }
 }
 
-/* What the host changed since the last op of the program before: staging and scalars. */
-static void accept_uploads(watch *w) {
+/* What the host changed since the last op, in regions first .. last. */
+static void accept_uploads(watch *w, int first, int last) {
     const bti_arena *a = &w->m->engine->arena;
     for (int i = 0; i < (int)w->device->allocs; i++) {
         download(w, i, w->now);
-        for (int r = BTI_REGION_CONSTANT; r <= BTI_REGION_STAGING; r++) {
+        for (int r = first; r <= last; r++) {
             bt_view v = bti_arena_at(a, (bti_region)r, 0);
             if (buffer_of(w, v.buf) == i) memcpy(w->image[i] + v.off, w->now + v.off, a->bytes[r]);
         }
@@ -110,7 +110,9 @@ static void accept_uploads(watch *w) {
 static bt_status after(void *user, bti_program *p, int32_t k) {
     watch *w = user;
     const bti_run_plan *plan = w->m->plan;
-    if (k == 0) accept_uploads(w);
+    if (k == 0) accept_uploads(w, BTI_REGION_CONSTANT, BTI_REGION_STAGING);
+    if (plan->places.moments.kind == BTI_MOMENTS_HOST) /* they come in at any time */
+        accept_uploads(w, BTI_REGION_MOMENT1, BTI_REGION_MOMENT2);
     compare(w, p, k);
     poison(w, p, p == w->m->engine->step ? plan->step : plan->update, k);
     w->result->ops++;

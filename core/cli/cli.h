@@ -22,7 +22,7 @@ typedef enum cli_kind {
 } cli_kind;
 
 typedef struct cli_list {
-    const char **text; /* one place for each word of the command line; the parser's, never freed */
+    const char **text; /* lies at the front of argv, nothing to free; NULL while empty */
     size_t count;
 } cli_list;
 
@@ -46,7 +46,8 @@ extern const cli_command cli_train, cli_plan, cli_translate, cli_predict, cli_ev
 
 /* Reads the words behind the sub-command: options (ended by one with name NULL) anywhere, exactly
  * `count` others into `words`, more of them only where there is a CLI_WORDS. CLI_GO_ON, or the exit
- * status after a fault (one line on stderr) or after --help. */
+ * status after a fault (one line on stderr) or after --help. A command has one list at most: it is
+ * gathered at the front of argv, behind which every word has been read. */
 int cli_parse(const cli_command *command, const cli_option *options, const char **words,
               size_t count, int argc, char **argv);
 

@@ -14,14 +14,12 @@ static int run_check(const cli_command *self, int argc, char **argv) {
         {"json", CLI_FLAG, &json, NULL, "as JSON", 0},
         {.name = NULL}};
     int code = cli_parse(self, options, &file, 1, argc, argv);
-    if (code != CLI_GO_ON) goto done;
+    if (code != CLI_GO_ON) return code;
     bt_status status = bt_run_load(file, sets.text, sets.count, &config);
     if (status == BT_OK)
         status = json ? bt_data_check_json(config, &text) : bt_data_check_text(config, &text);
     code = cli_print(self, status, text);
-done:
     bt_run_free(config);
-    free(sets.text);
     return code;
 }
 

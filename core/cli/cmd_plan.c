@@ -81,7 +81,6 @@ static int run(const cli_command *self, int argc, char **argv) {
 done:
     bt_plan_free(plan);
     bt_run_free(config);
-    free(sets.text);
     return code;
 }
 

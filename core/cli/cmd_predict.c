@@ -39,7 +39,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     output out = {stdout};
     if (code == CLI_GO_ON && path != NULL && (out.file = fopen(path, "w")) == NULL)
         code = cli_usage(self, "--output: %s cannot be made", path);
-    if (code != CLI_GO_ON) goto done;
+    if (code != CLI_GO_ON) return code;
     o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
     o.features = features.text;
@@ -55,8 +55,6 @@ static int run(const cli_command *self, int argc, char **argv) {
     code = status == BT_OK ? CLI_DONE : cli_fail(self, status);
     if (text != NULL) fprintf(stderr, "%s\n", text);
     bt_free(text);
-done:
-    free(features.text);
     return code;
 }
 

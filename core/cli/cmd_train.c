@@ -24,7 +24,7 @@ static int run(const cli_command *self, int argc, char **argv) {
         return cli_print(self, listed, text);
     }
     int code = cli_parse(self, options, &file, 1, argc, argv);
-    if (code != CLI_GO_ON) goto done;
+    if (code != CLI_GO_ON) return code;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
     cli_show_log(BT_LOG_INFO);
     cli_catch_signals();
@@ -32,9 +32,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     if (status == BT_OK) status = bt_train(config, &o);
     cli_progress_end();
     code = status == BT_OK ? CLI_DONE : cli_fail(self, status);
-done:
     bt_run_free(config);
-    free(sets.text);
     return code;
 }
 

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* What all parts have. */
 #define TOKENIZER_OPTIONS(c) \
@@ -23,25 +22,20 @@ static int check(const cli_command *self, const bt_vocab_config *c) {
 static int run_train(const cli_command *self, int argc, char **argv) {
     bt_vocab_config c = {.min_count = 1};
     cli_list files = {NULL, 0};
-    const char *first;
     const cli_option options[] = {
         TOKENIZER_OPTIONS(c),
         {"size", CLI_INT, &c.size, "N", "pieces, or words at most", 1},
         {"min-count", CLI_INT, &c.min_count, "N", "word lists: rarer words are left out", 1},
         {"", CLI_WORDS, &files, NULL, NULL, 0},
         {.name = NULL}};
-    int code = cli_parse(self, options, &first, 1, argc, argv);
+    int code = cli_parse(self, options, NULL, 0, argc, argv);
+    if (code == CLI_GO_ON && files.count == 0) code = cli_usage(self, "%s expected", self->arguments);
     if (code == CLI_GO_ON) code = check(self, &c);
     if (code == CLI_GO_ON && c.size == 0) code = cli_usage(self, "--size N is missing");
-    if (code != CLI_GO_ON) goto done;
+    if (code != CLI_GO_ON) return code;
     cli_show_log(BT_LOG_INFO);
-    memmove(files.text + 1, files.text, files.count * sizeof *files.text);
-    files.text[0] = first;
-    bt_status status = bt_vocab_train(&c, files.text, files.count + 1);
-    code = status == BT_OK ? CLI_DONE : cli_fail(self, status);
-done:
-    free(files.text);
-    return code;
+    bt_status status = bt_vocab_train(&c, files.text, files.count);
+    return status == BT_OK ? CLI_DONE : cli_fail(self, status);
 }
 
 static int run_inspect(const cli_command *self, int argc, char **argv) {
@@ -88,7 +82,7 @@ static int run_lines(const cli_command *self, int encode, int argc, char **argv)
         last};
     int code = cli_parse(self, options, NULL, 0, argc, argv);
     if (code == CLI_GO_ON) code = check(self, &c);
-    if (code != CLI_GO_ON) goto done;
+    if (code != CLI_GO_ON) return code;
     const char *const *list = files.count ? files.text : standard_input;
     size_t count = files.count ? files.count : 1;
     bt_status status = bt_vocab_open(&c, &vocab);
@@ -97,9 +91,7 @@ static int run_lines(const cli_command *self, int encode, int argc, char **argv)
                         : bt_vocab_decode(vocab, list, count, print_line, NULL);
     /* a failed write is main's to tell */
     code = status == BT_OK || ferror(stdout) ? CLI_DONE : cli_fail(self, status);
-done:
     bt_vocab_free(vocab);
-    free(files.text);
     return code;
 }
 

@@ -60,8 +60,13 @@ static int set_number(const cli_command *command, const cli_option *o, const cha
     return CLI_GO_ON;
 }
 
-static int set_option(const cli_command *command, const cli_option *o, const char *value) {
-    cli_list *list = o->value;
+/* The word at argv[list->count] has been read: each value of the list took one at least. */
+static void add(cli_list *list, char *value, char **argv) {
+    argv[list->count++] = value;
+    list->text = (const char **)argv;
+}
+
+static int set_option(const cli_command *command, const cli_option *o, char *value, char **argv) {
     switch (o->kind) {
     case CLI_FLAG:
         *(int *)o->value = 1;
@@ -70,7 +75,7 @@ static int set_option(const cli_command *command, const cli_option *o, const cha
         *(const char **)o->value = value;
         return CLI_GO_ON;
     case CLI_LIST:
-        list->text[list->count++] = value;
+        add(o->value, value, argv);
         return CLI_GO_ON;
     default:
         return set_number(command, o, value);
@@ -80,17 +85,17 @@ static int set_option(const cli_command *command, const cli_option *o, const cha
 /* The option at argv[*at]; moves *at to its last word. */
 static int take_option(const cli_command *command, const cli_option *options, int *at, int argc,
                        char **argv) {
-    const char *name = argv[*at] + 2, *value = strchr(name, '=');
+    char *name = argv[*at] + 2, *value = strchr(name, '=');
     size_t bytes = value ? (size_t)(value - name) : strlen(name);
     const cli_option *o = find(options, name, bytes);
     if (o == NULL) return cli_usage(command, "there is no option --%.*s", (int)bytes, name);
     if (o->kind == CLI_FLAG && value != NULL)
         return cli_usage(command, "--%s takes no value", o->name);
     if (o->kind == CLI_FLAG || value != NULL)
-        return set_option(command, o, value ? value + 1 : NULL);
+        return set_option(command, o, value ? value + 1 : NULL, argv);
     if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0)
         return cli_usage(command, "--%s needs a value (%s)", o->name, o->argument);
-    return set_option(command, o, argv[++*at]);
+    return set_option(command, o, argv[++*at], argv);
 }
 
 int cli_parse(const cli_command *command, const cli_option *options, const char **words,
@@ -99,14 +104,9 @@ int cli_parse(const cli_command *command, const cli_option *options, const char 
     int only_words = 0;
     cli_list *more = NULL;
     for (const cli_option *o = options; o->name != NULL; o++)
-        if (o->kind == CLI_LIST || o->kind == CLI_WORDS) {
-            cli_list *list = o->value;
-            if (o->kind == CLI_WORDS) more = list;
-            list->text = calloc((size_t)argc + 1, sizeof *list->text);
-            if (list->text == NULL) return cli_fail(command, BT_ENOMEM);
-        }
+        if (o->kind == CLI_WORDS) more = o->value;
     for (int i = 0; i < argc; i++) {
-        const char *word = argv[i];
+        char *word = argv[i];
         if (!only_words && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
             print_help(command, options);
             return CLI_DONE;
@@ -119,7 +119,7 @@ int cli_parse(const cli_command *command, const cli_option *options, const char 
         } else if (!only_words && word[0] == '-' && word[1] != 0) {
             return cli_usage(command, "there is no option %s", word);
         } else if (found == count && more != NULL) {
-            more->text[more->count++] = word;
+            add(more, word, argv);
         } else if (found == count) {
             return cli_usage(command, "one word too many: %s", word);
         } else {

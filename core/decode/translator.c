@@ -171,6 +171,8 @@ static bt_status check_names(const bt_translator *t) {
     for (size_t i = 0; i < t->options.feature_count; i++) {
         const char *option = t->options.features[i];
         int known = 0;
+        if (strchr(option, '=') == NULL)
+            return bti_fail(BT_EUSAGE, "features: \"%s\": an option is written NAME=FILE", option);
         for (int32_t f = 0; f < t->shape.features; f++) {
             size_t n = strlen(t->shape.feature[f].name);
             known |= strncmp(option, t->shape.feature[f].name, n) == 0 && option[n] == '=';
@@ -205,7 +207,6 @@ static bt_status open_feature(bt_translator *t, const bti_checkpoint *c, int32_t
                               .files = &file,
                               .file_count = 1,
                               .width = m->width,
-                              .where = "features",
                               .stop = t->options.stop};
     BT_TRY(bti_features_open(&spec, &t->feature[f]));
     int64_t most = bti_features_get_stats(t->feature[f])->most_rows;

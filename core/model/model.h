@@ -5,7 +5,7 @@
 #ifndef BANTAM_MODEL_MODEL_H
 #define BANTAM_MODEL_MODEL_H
 
-#include "core/model/params.h"
+#include "core/model/moments.h"
 #include "core/plan/program.h"
 
 /* Weight and bias of a linear layer, or gain and offset of a norm; indices into the table. */
@@ -220,6 +220,7 @@ typedef struct bti_places {
     /* In CONSTANT, for compact gradients: the distinct ids of the update on a side, ascending, as
      * many as the gradient has rows; what is left is INT32_MAX. */
     uint64_t index[2];
+    bti_moment_places moments;
 } bti_places;
 
 /* What the planner chooses for the program of a micro-batch. Bytes and time depend on it; results
@@ -264,5 +265,15 @@ typedef struct bti_update_step {
     bt_update_scalars_params scaling;
 } bti_update_step;
 bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step);
+
+/* The step's ops, from the first one to the last of the program: each takes a piece of the state
+ * that is not in 8 bits. `at` and bytes: where it lies in the weights, and so in a moment that is
+ * kept whole; moment: where the op wants its moments. */
+typedef struct bti_piece {
+    uint64_t at, bytes;
+    bti_ref moment[2];
+} bti_piece;
+int32_t bti_update_first_piece(const bti_program *p);
+bti_piece bti_update_piece(const bti_program *p, int32_t op);
 
 #endif

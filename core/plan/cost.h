@@ -19,6 +19,7 @@ typedef enum bti_cost_kind {
     BTI_COST_ATTN_BYTE, /* operands of attention: what does not go with its flops */
     BTI_COST_LOSS_BYTE, /* logits: one exponential each */
     BTI_COST_STATE_BYTE,
+    BTI_COST_HOST_BYTE, /* copies between host and device; no op makes any */
     BTI_COST_KINDS
 } bti_cost_kind;
 extern const char *const bti_cost_name[BTI_COST_KINDS];

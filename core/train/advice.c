@@ -43,6 +43,24 @@ static int halve_activations(const bti_session *s, bti_what_if *w, bti_advice *a
     return 0;
 }
 
+/* The same bits, for copies in each update. With auto the least is known to be that already. */
+static int moments_to_host(const bti_session *s, bti_what_if *w, bti_advice *a) {
+    if (w->moments != BTI_MOMENTS_DEVICE || s->dev->info.host_memory) return 0;
+    w->moments = BTI_MOMENTS_HOST;
+    snprintf(a->change, sizeof a->change, "memory.optimizer_state: host");
+    snprintf(a->cost, sizeof a->cost, "they are copied to the device and back in each update");
+    return 1;
+}
+
+static int moments_in_8bit(const bti_session *s, bti_what_if *w, bti_advice *a) {
+    (void)s;
+    if (w->moments == BTI_MOMENTS_8BIT) return 0;
+    w->moments = BTI_MOMENTS_8BIT;
+    snprintf(a->change, sizeof a->change, "memory.optimizer_state: 8bit");
+    snprintf(a->cost, sizeof a->cost, "moments are rounded to 8 bits after each update");
+    return 1;
+}
+
 static int64_t longest_of(const bti_session *s) {
     const int64_t *n = s->workload.longest;
     return n[0] > n[1] ? n[0] : n[1];
@@ -144,9 +162,9 @@ static int narrower(const bti_session *s, bti_what_if *w, bti_advice *a) {
     return 1;
 }
 
-static const change_fn changes[] = {recompute,    cut_outliers, halve_activations,
-                                    tie,          halve_batch,  fewer_words,
-                                    halve_length, fewer_layers, narrower};
+static const change_fn changes[] = {
+    recompute,   moments_to_host, cut_outliers, halve_activations, moments_in_8bit, tie,
+    halve_batch, fewer_words,     halve_length, fewer_layers,      narrower};
 #define CHANGES ((int)(sizeof changes / sizeof changes[0]))
 
 /* ---- asking ------------------------------------------------------------------------------------
@@ -209,9 +227,10 @@ char *bti_advice_text(const bti_advice *a) {
 /* ---- blame -------------------------------------------------------------------------------------
  */
 
-uint64_t bti_param_state(const bti_params *t, int32_t i) {
+uint64_t bti_param_state(const bti_params *t, int32_t i, bti_moments moments) {
     const bti_param *p = &t->param[i];
-    return (uint64_t)(3 * p->rows + p->grad_rows) * (uint64_t)p->cols * bti_dtype_size(t->dtype);
+    uint64_t values = (uint64_t)(p->rows + p->grad_rows) * (uint64_t)p->cols;
+    return values * bti_dtype_size(t->dtype) + 2 * bti_moment_bytes(moments, t, p->rows * p->cols);
 }
 
 bti_blame bti_blame_of(const bti_session *s) {
@@ -219,10 +238,13 @@ bti_blame bti_blame_of(const bti_session *s) {
     const bti_run_plan *p = s->plan;
     bti_blame most = {
         .name = "the runtime", .bytes = p->bytes[BTI_BYTES_RUNTIME], .kind = BTI_BLAME_RUNTIME};
-    for (int32_t i = 0; i < t->count; i++)
-        if (bti_param_state(t, i) > most.bytes)
-            most = (bti_blame){t->param[i].name, bti_param_state(t, i), t->param[i].rows,
-                               t->param[i].cols, BTI_BLAME_STATE};
+    for (int32_t i = 0; i < t->count; i++) {
+        uint64_t bytes = bti_param_state(t, i, p->choice.moments);
+        if (bytes > most.bytes)
+            most = (bti_blame){t->param[i].name, bytes, t->param[i].rows, t->param[i].cols,
+                               p->choice.moments == BTI_MOMENTS_HOST ? BTI_BLAME_GRADIENT
+                                                                     : BTI_BLAME_STATE};
+    }
     /* What a shorter line would free is all that lives with the tensor. */
     if (p->layout.largest == 0 || p->layout.live <= most.bytes) return most;
     const bti_tensor *x = &p->step->tensor[p->layout.largest];
@@ -231,6 +253,7 @@ bti_blame bti_blame_of(const bti_session *s) {
 
 void bti_blame_text(const bti_blame *b, char *out, size_t bytes) {
     static const char *const what[] = {[BTI_BLAME_STATE] = " with its gradient and moments",
+                                       [BTI_BLAME_GRADIENT] = " with its gradient",
                                        [BTI_BLAME_RUNTIME] = " of code, libraries and stacks",
                                        [BTI_BLAME_TENSOR] = " for the longest pair"};
     char size[32], shape[64] = "";

@@ -5,7 +5,7 @@
 
 #include "core/train/what_if.h"
 
-#define BTI_MOST_ADVICE 9
+#define BTI_MOST_ADVICE 11
 
 typedef struct bti_advice {
     char change[96]; /* "model.tie_embeddings: target" */
@@ -30,7 +30,12 @@ char *bti_advice_text(const bti_advice *a);
 
 /* What needs most where the smallest plan is largest, with its bytes: a parameter with its gradient
  * and moments, what is held outside the arena, or a tensor of the longest pair. */
-typedef enum bti_blame_kind { BTI_BLAME_STATE, BTI_BLAME_RUNTIME, BTI_BLAME_TENSOR } bti_blame_kind;
+typedef enum bti_blame_kind {
+    BTI_BLAME_STATE,
+    BTI_BLAME_GRADIENT, /* the same where the moments are not on the device */
+    BTI_BLAME_RUNTIME,
+    BTI_BLAME_TENSOR
+} bti_blame_kind;
 typedef struct bti_blame {
     const char *name; /* borrowed from the session */
     uint64_t bytes;
@@ -40,8 +45,8 @@ typedef struct bti_blame {
 bti_blame bti_blame_of(const bti_session *s);
 /* "generator.weight, 250002 x 512: 1.91 GiB with its gradient and moments" */
 void bti_blame_text(const bti_blame *b, char *out, size_t bytes);
-/* Bytes of a parameter with its gradient and moments. */
-uint64_t bti_param_state(const bti_params *t, int32_t i);
+/* Bytes of a parameter on the device, with its gradient and moments. */
+uint64_t bti_param_state(const bti_params *t, int32_t i, bti_moments moments);
 
 /* BT_OK, or why the run cannot begin on the session's device: the least bytes by kind, what is
  * free and who holds the rest, the line and tensor to blame, the cheapest changes. One line. */

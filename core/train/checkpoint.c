@@ -15,21 +15,48 @@
 #define FORMAT "bantam checkpoint 1"
 #define PIECE 262144 /* elements copied at a time */
 
-static const struct {
+/* What a parameter has a tensor for: its values, and of each moment its values, or codes and scales
+ * where those are in 8 bits. */
+typedef struct part {
     const char *prefix;
     bti_region region;
-} parts[] = {{"", BTI_REGION_WEIGHTS},
-             {"optimizer.exp_avg.", BTI_REGION_MOMENT1},
-             {"optimizer.exp_avg_sq.", BTI_REGION_MOMENT2}};
+    enum { VALUES, CODES, SCALES } what;
+} part;
+enum { MOST_PARTS = 5 };
+static const part wide[] = {{"", BTI_REGION_WEIGHTS, VALUES},
+                            {"optimizer.exp_avg.", BTI_REGION_MOMENT1, VALUES},
+                            {"optimizer.exp_avg_sq.", BTI_REGION_MOMENT2, VALUES}};
+static const part narrow[MOST_PARTS] = {
+    {"", BTI_REGION_WEIGHTS, VALUES},
+    {"optimizer.exp_avg.", BTI_REGION_MOMENT1, CODES},
+    {"optimizer.exp_avg_scale.", BTI_REGION_MOMENT1, SCALES},
+    {"optimizer.exp_avg_sq.", BTI_REGION_MOMENT2, CODES},
+    {"optimizer.exp_avg_sq_scale.", BTI_REGION_MOMENT2, SCALES}};
+
+static int is_narrow(const bti_engine *e) {
+    return e->plan->places.moments.kind == BTI_MOMENTS_8BIT;
+}
 
 /* ---- save --------------------------------------------------------------------------------------
  */
 
-static bti_st_tensor describe(const bti_params *t, int32_t i, const char *name) {
+/* Elements of a part of parameter i, and their type. */
+static int64_t count_of(const bti_params *t, int32_t i, const part *k) {
+    int64_t n = t->param[i].rows * t->param[i].cols;
+    return k->what == SCALES ? bti_moment_blocks(n) : n;
+}
+
+static bt_dtype type_of(const bti_params *t, const part *k) {
+    return k->what == CODES ? BT_U8 : k->what == SCALES ? bti_dtype_acc(t->dtype) : t->dtype;
+}
+
+static bti_st_tensor describe(const bti_params *t, int32_t i, const part *k, const char *name) {
     const bti_param *p = &t->param[i];
-    bti_st_tensor s = {.name = name, .dtype = t->dtype, .dims = p->dims};
+    bti_st_tensor s = {.name = name, .dtype = type_of(t, k), .dims = p->dims};
     s.shape[0] = p->dims == 2 ? p->rows : p->cols;
     s.shape[1] = p->cols;
+    if (k->what == SCALES) s.dims = 1;
+    if (k->what == SCALES) s.shape[0] = count_of(t, i, k);
     return s;
 }
 
@@ -39,29 +66,37 @@ static int all_finite(const void *data, bt_dtype dtype, int64_t n) {
     return 1;
 }
 
-static bt_status write_param(bti_engine *e, bti_st_writer *w, bti_region region, int32_t i,
+static bt_status read_part(bti_engine *e, const part *k, int32_t i, int64_t at, int64_t count,
+                           void *piece) {
+    if (k->what == VALUES) return bti_engine_read(e, k->region, i, at, count, piece);
+    return bti_engine_read_8bit(e, k->region, k->what == CODES ? BTI_CODES : BTI_SCALES, i, at,
+                                count, piece);
+}
+
+static bt_status write_param(bti_engine *e, bti_st_writer *w, const part *k, int32_t i,
                              void *piece) {
     const bti_params *t = &e->model->params;
-    int64_t n = t->param[i].rows * t->param[i].cols;
+    bt_dtype type = type_of(t, k);
+    int64_t n = count_of(t, i, k);
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t count = n - at < PIECE ? n - at : PIECE;
-        BT_TRY(bti_engine_read(e, region, i, at, count, piece));
-        if (!all_finite(piece, t->dtype, count))
+        BT_TRY(read_part(e, k, i, at, count, piece));
+        if (!all_finite(piece, type, count))
             return bti_fail(BT_ENUMERIC, "%s holds a value that is not finite; nothing is saved",
                             t->param[i].name);
-        BT_TRY(bti_st_write(w, piece, (size_t)count * bti_dtype_size(t->dtype)));
+        BT_TRY(bti_st_write(w, piece, (size_t)count * bti_dtype_size(type)));
     }
     return BT_OK;
 }
 
 /* What is frozen has no moments. */
-static int has(const bti_params *t, int32_t i, int part) {
-    return part == 0 || !t->param[i].frozen;
+static int has(const bti_params *t, int32_t i, const part *k) {
+    return k->region == BTI_REGION_WEIGHTS || !t->param[i].frozen;
 }
 
 /* Names and shapes of all tensors; names are in one block. */
-static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **out, char **names,
-                              size_t *used) {
+static bt_status list_tensors(const bti_params *t, const part *parts, int count,
+                              bti_st_tensor **out, char **names, size_t *used) {
     size_t width = BTI_PARAM_NAME + 32, n = (size_t)count * (size_t)t->count;
     *used = 0;
     *out = bti_alloc(n, sizeof **out);
@@ -70,9 +105,9 @@ static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **ou
     for (int k = 0; k < count; k++)
         for (int32_t i = 0; i < t->count; i++) {
             char *name = *names + *used * width;
-            if (!has(t, i, k)) continue;
+            if (!has(t, i, &parts[k])) continue;
             snprintf(name, width, "%s%s", parts[k].prefix, t->param[i].name);
-            (*out)[(*used)++] = describe(t, i, name);
+            (*out)[(*used)++] = describe(t, i, &parts[k], name);
         }
     return BT_OK;
 }
@@ -80,14 +115,16 @@ static bt_status list_tensors(const bti_params *t, int count, bti_st_tensor **ou
 bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpoint_info *info,
                               int moments) {
     const bti_params *t = &e->model->params;
-    int count = moments ? 3 : 1;
+    const part *parts = is_narrow(e) ? narrow : wide;
+    int count = !moments ? 1 : is_narrow(e) ? MOST_PARTS : 3;
     char number[13][32];
     bti_st_tensor *tensors = NULL;
     char *names = NULL;
     size_t used = 0;
     bti_st_writer *w = NULL;
     void *piece = bti_alloc(PIECE, bti_dtype_size(t->dtype));
-    bt_status status = piece == NULL ? BT_ENOMEM : list_tensors(t, count, &tensors, &names, &used);
+    bt_status status =
+        piece == NULL ? BT_ENOMEM : list_tensors(t, parts, count, &tensors, &names, &used);
     snprintf(number[0], 32, "%lld", (long long)info->update);
     snprintf(number[1], 32, "%lld", (long long)info->steps);
     for (int i = 0; i < 2; i++) {
@@ -136,7 +173,7 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                                sizeof metadata / sizeof metadata[0] / 2, &w);
     for (int k = 0; k < count && status == BT_OK; k++)
         for (int32_t i = 0; i < t->count && status == BT_OK; i++)
-            if (has(t, i, k)) status = write_param(e, w, parts[k].region, i, piece);
+            if (has(t, i, &parts[k])) status = write_param(e, w, &parts[k], i, piece);
     if (status == BT_OK) {
         status = bti_st_finish(w);
         w = NULL;
@@ -200,6 +237,11 @@ static const bti_st_tensor *find(const bti_checkpoint *c, const char *prefix, co
     return bti_st_find(c->file, name, data);
 }
 
+static int same_shape(const bti_st_tensor *a, const bti_st_tensor *b) {
+    return a->dims == b->dims && a->shape[0] == b->shape[0] &&
+           (a->dims == 1 || a->shape[1] == b->shape[1]);
+}
+
 bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m) {
     const bti_params *t = &m->params;
     int wrong = 0;
@@ -207,10 +249,8 @@ bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m) {
     for (int32_t i = 0; i < t->count; i++) {
         const void *data;
         const bti_st_tensor *s = find(c, "", &t->param[i], &data);
-        bti_st_tensor want = describe(t, i, t->param[i].name);
-        if (s != NULL && s->dims == want.dims && s->shape[0] == want.shape[0] &&
-            (s->dims == 1 || s->shape[1] == want.shape[1]))
-            continue;
+        bti_st_tensor want = describe(t, i, &wide[0], t->param[i].name);
+        if (s != NULL && same_shape(s, &want)) continue;
         if (wrong++ == 0 && s == NULL)
             snprintf(first, sizeof first, "it has no %s", want.name);
         else if (wrong == 1)
@@ -223,20 +263,78 @@ bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m) {
                     first, wrong);
 }
 
+/* The data of a part of parameter i, of the right type and shape; NULL: it is not there. */
+static const void *find_part(const bti_checkpoint *c, const bti_params *t, int32_t i,
+                             const part *k) {
+    const void *data;
+    const bti_st_tensor *s = find(c, k->prefix, &t->param[i], &data);
+    bti_st_tensor want = describe(t, i, k, "");
+    return s != NULL && s->dtype == want.dtype && same_shape(s, &want) ? data : NULL;
+}
+
+/* A moment from codes and scales: as they are, or widened in pieces. */
+static bt_status load_codes(bti_engine *e, bti_region region, int32_t i, const uint8_t *code,
+                            const void *scale) {
+    const bti_params *t = &e->model->params;
+    int64_t n = t->param[i].rows * t->param[i].cols;
+    if (is_narrow(e)) {
+        BT_TRY(bti_engine_write_8bit(e, region, BTI_CODES, i, 0, n, code));
+        return bti_engine_write_8bit(e, region, BTI_SCALES, i, 0, bti_moment_blocks(n), scale);
+    }
+    void *piece = bti_alloc(PIECE, bti_dtype_size(t->dtype));
+    bt_status status = piece == NULL ? BT_ENOMEM : BT_OK;
+    for (int64_t at = 0; at < n && status == BT_OK; at += PIECE) {
+        int64_t count = n - at < PIECE ? n - at : PIECE;
+        uint64_t skip = bti_dtype_size(bti_dtype_acc(t->dtype)) * (uint64_t)bti_moment_blocks(at);
+        bti_moment_widen(t->dtype, region - BTI_REGION_MOMENT1, code + at,
+                         (const char *)scale + skip, count, piece);
+        status = bti_engine_write_part(e, region, i, at, count, piece);
+    }
+    bti_free(piece);
+    return status;
+}
+
+/* Both moments of parameter i, as the file has them; *narrow_there: in 8 bits. */
+static bt_status load_moments(const bti_checkpoint *c, bti_engine *e, int32_t i,
+                              int *narrow_there) {
+    const bti_params *t = &e->model->params;
+    for (int m = 0; m < 2; m++) {
+        const part *value = &wide[1 + m], *code = &narrow[1 + 2 * m], *scale = code + 1;
+        const void *values = find_part(c, t, i, value), *codes = find_part(c, t, i, code);
+        const void *scales = find_part(c, t, i, scale);
+        *narrow_there = values == NULL;
+        if (values != NULL)
+            BT_TRY(bti_engine_write(e, value->region, i, values));
+        else if (codes != NULL && scales != NULL)
+            BT_TRY(load_codes(e, code->region, i, codes, scales));
+        else
+            return bti_fail(BT_EINPUT, "%s has no %s%s in %s: it cannot be resumed", c->path,
+                            value->prefix, t->param[i].name, bti_dtype_name(t->dtype));
+    }
+    return BT_OK;
+}
+
+/* Moments may be kept in more or fewer bits than in the file; not quite the same run goes on. */
+static void say_change(const bti_checkpoint *c, const bti_engine *e, int narrow_there) {
+    if (narrow_there == is_narrow(e)) return;
+    bti_log(BT_LOG_WARN, "%s holds the optimizer's moments in %s; they are %s from here on",
+            c->path, narrow_there ? "8 bits" : "fp32", narrow_there ? "fp32" : "rounded to 8 bits");
+}
+
 bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moments) {
     const bti_params *t = &e->model->params;
+    int narrow_there = is_narrow(e);
     BT_TRY(bti_checkpoint_match(c, e->model));
-    for (int k = 0; k < (moments ? 3 : 1); k++)
-        for (int32_t i = 0; i < t->count; i++) {
-            const void *data;
-            if (!has(t, i, k)) continue;
-            const bti_st_tensor *s = find(c, parts[k].prefix, &t->param[i], &data);
-            if (s == NULL || s->dtype != t->dtype)
-                return bti_fail(BT_EINPUT, "%s has no %s%s in %s: it cannot be resumed", c->path,
-                                parts[k].prefix, t->param[i].name, bti_dtype_name(t->dtype));
-            BT_TRY(bti_engine_write(e, parts[k].region, i, data));
-        }
+    for (int32_t i = 0; i < t->count; i++) {
+        const void *data = find_part(c, t, i, &wide[0]);
+        if (data == NULL)
+            return bti_fail(BT_EINPUT, "%s has no %s in %s", c->path, t->param[i].name,
+                            bti_dtype_name(t->dtype));
+        BT_TRY(bti_engine_write(e, BTI_REGION_WEIGHTS, i, data));
+        if (moments && !t->param[i].frozen) BT_TRY(load_moments(c, e, i, &narrow_there));
+    }
     if (!moments) return BT_OK;
+    say_change(c, e, narrow_there);
     e->steps = c->info.steps;
     return c->info.loss_scale > 0 ? bti_engine_set_scale(e, c->info.loss_scale, c->info.good)
                                   : BT_OK;

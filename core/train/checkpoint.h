@@ -1,8 +1,9 @@
 /* Checkpoints: one safetensors file holds weights under torch.nn.Transformer's names, both moments
- * of what is not frozen (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME) and, as metadata, all
- * that a run needs to go on: update, steps taken, checksums of text and tokenisers, and the run
- * file. Written aside, flushed, renamed; checksummed. Never in it: anything of how the run was
- * fitted. */
+ * of what is not frozen (optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME; in 8 bits these are the
+ * codes, uint8, and optimizer.exp_avg_scale.NAME, optimizer.exp_avg_sq_scale.NAME the scale of each
+ * 256 of them) and, as metadata, all that a run needs to go on: update, steps taken, checksums of
+ * text and tokenisers, and the run file. Written aside, flushed, renamed; checksummed. Never in it:
+ * anything of how the run was fitted. */
 #ifndef BANTAM_TRAIN_CHECKPOINT_H
 #define BANTAM_TRAIN_CHECKPOINT_H
 
@@ -41,7 +42,8 @@ void bti_checkpoint_close(bti_checkpoint *c);
 /* Tells what of the model's parameters the file lacks or has in another shape: BT_EINPUT naming the
  * first and how many there are. */
 bt_status bti_checkpoint_match(const bti_checkpoint *c, const bti_model *m);
-/* Loads weights and, with `moments`, the optimiser's state and steps into the engine. */
+/* Loads weights and, with `moments`, the optimiser's state and steps into the engine. Moments in 8
+ * bits and in fp32 turn into each other, which is told. */
 bt_status bti_checkpoint_load(const bti_checkpoint *c, bti_engine *e, int moments);
 
 /* OUT/checkpoint-<update>.safetensors; new string. */

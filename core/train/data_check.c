@@ -2,12 +2,12 @@
  * for each line of the validation text, which the training text is compared with. */
 #include "core/train/data_check.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/status.h"
 #include "core/data/line_pairs.h"
+#include "core/train/examples.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
@@ -186,29 +186,13 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
 /* ---- features and labels ----------------------------------------------------------------------
  */
 
-/* Numbers where a line has several of them or one has a fraction, else classes. */
-static bt_status guess_kind(const bti_run_config *cfg, bti_label_kind *kind) {
-    bti_inputs in;
-    bti_run_config labels_only = *cfg;
-    labels_only.data.features.count = 0;
-    *kind = BTI_LABEL_CLASS;
-    bt_status s = bti_inputs_open(&labels_only, BTI_PART_TRAIN, BTI_LABEL_NUMBERS, NULL, NULL, &in);
-    if (s != BT_OK) return s == BT_EINPUT ? BT_OK : s;
-    for (int64_t i = 0; in.labels != NULL && i < bti_labels_count(in.labels); i++) {
-        float x = bti_labels_numbers(in.labels, i)[0];
-        if (bti_labels_width(in.labels) > 1 || x != floorf(x)) *kind = BTI_LABEL_NUMBERS;
-    }
-    bti_inputs_close(&in);
-    return BT_OK;
-}
-
 static bt_status read_inputs(bti_data_check *c) {
     const bti_run_config *cfg = c->cfg;
     bti_inputs *in = c->inputs;
     c->has_valid = cfg->data.valid_source.count + cfg->data.valid_target.count > 0 ||
                    cfg->data.valid_labels.count > 0 ||
                    (cfg->data.features.count > 0 && cfg->data.features.item[0].valid.count > 0);
-    BT_TRY(guess_kind(cfg, &c->kind));
+    c->kind = bti_label_kind_of(cfg->model.head);
     BT_TRY(bti_inputs_open(cfg, BTI_PART_TRAIN, c->kind, NULL, NULL, &in[BTI_PART_TRAIN]));
     if (!c->has_valid) return BT_OK;
     return bti_inputs_open(cfg, BTI_PART_VALID, c->kind, in, NULL, &in[BTI_PART_VALID]);

@@ -6,6 +6,15 @@
 #include "backends/registry.h"
 #include "core/base/text.h"
 
+/* Names of the types that its ops take as data. */
+static json_t *types_json(const bt_dev_info *info) {
+    json_t *list = json_array();
+    for (int t = 0; t < BT_DTYPE_COUNT; t++)
+        if (info->dtypes >> t & 1)
+            json_array_append_new(list, json_string(bti_dtype_name((bt_dtype)t)));
+    return list;
+}
+
 /* One device, or the reason why a backend has none. */
 static json_t *device_json(const char *backend, int index) {
     bt_dev *dev;
@@ -19,15 +28,15 @@ static json_t *device_json(const char *backend, int index) {
     bt_status status = dev->ops->query(dev, &info);
     uint64_t known = info.free_bytes + info.runtime_bytes;
     if (status == BT_OK)
-        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "device", spec,
-                        "backend", backend, "usable", 1, "name", info.name, "total_bytes",
+        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "device",
+                        spec, "backend", backend, "usable", 1, "name", info.name, "total_bytes",
                         (json_int_t)info.total_bytes, "free_bytes", (json_int_t)info.free_bytes,
                         "held_by_others_bytes",
                         (json_int_t)(info.total_bytes > known ? info.total_bytes - known : 0),
                         "largest_allocation_bytes",
                         (json_int_t)(info.max_alloc ? info.max_alloc : info.total_bytes), "threads",
                         (json_int_t)info.threads, "gflops", info.flops / 1e9, "gigabytes_per_s",
-                        info.bytes_per_s / 1e9);
+                        info.bytes_per_s / 1e9, "types", types_json(&info));
     bti_device_close(dev);
     return out;
 }
@@ -78,6 +87,13 @@ bt_status bt_devices_json(char **json) {
     return BT_OK;
 }
 
+/* "; fp32, fp16" and so on. */
+static void print_types(bti_text *out, json_t *types) {
+    for (size_t i = 0; i < json_array_size(types); i++)
+        bti_text_add(out, "%s%s", i == 0 ? "; " : ", ",
+                     json_string_value(json_array_get(types, i)));
+}
+
 static void print_device(bti_text *out, json_t *d) {
     const char *spec = json_string_value(json_object_get(d, "device"));
     if (!json_is_true(json_object_get(d, "usable"))) {
@@ -88,8 +104,7 @@ static void print_device(bti_text *out, json_t *d) {
     double gib = 1024.0 * 1024 * 1024;
     bti_text_add(out,
                  "%-10s %s: %.2f GiB, %.2f free, %.2f held by others, %.2f in one allocation; %d "
-                 "threads, %.0f GFLOP/s, "
-                 "%.1f GB/s\n",
+                 "threads, %.0f GFLOP/s, %.1f GB/s",
                  spec, json_string_value(json_object_get(d, "name")),
                  (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
                  (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
@@ -98,6 +113,8 @@ static void print_device(bti_text *out, json_t *d) {
                  (int)json_integer_value(json_object_get(d, "threads")),
                  json_real_value(json_object_get(d, "gflops")),
                  json_real_value(json_object_get(d, "gigabytes_per_s")));
+    print_types(out, json_object_get(d, "types"));
+    bti_text_add(out, "\n");
 }
 
 static void print_known(bti_text *out) {

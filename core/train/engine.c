@@ -69,9 +69,7 @@ static bt_status take_host(bti_engine *e) {
     return bti_program_reserve(e->update, plan->update);
 }
 
-/* Waits for copies from or to host memory that the caller then frees: also after a failure, when a
- * copy may wait in the stream still. */
-static bt_status settle(bti_engine *e, bt_status status) {
+bt_status bti_engine_settle(bti_engine *e, bt_status status) {
     bt_status waited = e->dev->ops->sync(e->dev, NULL);
     if (waited != BT_OK) e->dev->ops->sync(e->dev, NULL);
     return status != BT_OK ? status : waited;
@@ -87,7 +85,7 @@ static bt_status write_positions(bti_engine *e) {
     bti_model_sinusoids(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
-    status = settle(e, status);
+    status = bti_engine_settle(e, status);
     bti_free(table);
     return status;
 }
@@ -100,9 +98,10 @@ bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
     e->good = good;
     for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
-    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf,
-                                         v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
-                                         e->host_scalars, 2 * bti_dtype_size(acc)));
+    return bti_engine_settle(e,
+                             e->dev->ops->upload(e->dev, NULL, v.buf,
+                                                 v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
+                                                 e->host_scalars, 2 * bti_dtype_size(acc)));
 }
 
 static bt_status emit_update(bti_engine *e) {
@@ -130,6 +129,8 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     bt_status status = bti_arena_take(&e->arena, dev);
     if (status == BT_OK) status = take_host(e);
     if (status == BT_OK) status = take_index(e);
+    if (status == BT_OK && plan->places.moments.kind == BTI_MOMENTS_HOST)
+        status = bti_host_moments_new(dev, plan->places.moments.host_bytes / 2, &e->host_moments);
     if (status == BT_OK) status = write_positions(e);
     if (status == BT_OK)
         status = bti_engine_set_scale(e, settings->loss_scale > 0 ? settings->loss_scale : 1, 0);
@@ -144,7 +145,8 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
 
 void bti_engine_free(bti_engine *e) {
     if (e == NULL) return;
-    settle(e, BT_OK);
+    bti_engine_settle(e, BT_OK);
+    bti_host_moments_free(e->host_moments);
     for (int i = 0; i < 2; i++) {
         e->dev->ops->host_free(e->dev, e->host_slot[i]);
         e->dev->ops->host_free(e->dev, e->index[i]);
@@ -161,66 +163,6 @@ void bti_engine_free(bti_engine *e) {
     bti_free(e->sort);
     bti_free(e->seen);
     bti_free(e);
-}
-
-/* ---- state -------------------------------------------------------------------------------------
- */
-
-static bt_view param_at(const bti_engine *e, bti_region region, int32_t param) {
-    const bti_param *p = &e->model->params.param[param];
-    return bti_arena_at(&e->arena, region,
-                        region == BTI_REGION_GRADIENTS ? p->grad_address : p->address);
-}
-
-/* A frozen parameter has weights only. */
-static bt_status check_region(const bti_engine *e, bti_region region, int32_t param) {
-    const bti_param *p = &e->model->params.param[param];
-    if (region == BTI_REGION_WEIGHTS || !p->frozen) return BT_OK;
-    return bti_fail(BT_EINTERNAL, "%s is frozen: it has weights only", p->name);
-}
-
-bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
-                          int64_t count, void *host) {
-    BT_TRY(check_region(e, region, param));
-    size_t size = bti_dtype_size(e->model->params.dtype);
-    bt_view v = param_at(e, region, param);
-    return settle(e, e->dev->ops->download(e->dev, NULL, host, v.buf, v.off + (uint64_t)from * size,
-                                           (uint64_t)count * size));
-}
-
-bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
-                                int64_t count, const void *host) {
-    BT_TRY(check_region(e, region, param));
-    size_t size = bti_dtype_size(e->model->params.dtype);
-    bt_view v = param_at(e, region, param);
-    return settle(e, e->dev->ops->upload(e->dev, NULL, v.buf, v.off + (uint64_t)from * size, host,
-                                         (uint64_t)count * size));
-}
-
-bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host) {
-    const bti_param *p = &e->model->params.param[param];
-    int64_t rows = region == BTI_REGION_GRADIENTS ? p->grad_rows : p->rows;
-    return bti_engine_write_part(e, region, param, 0, rows * p->cols, host);
-}
-
-/* Elements of a piece of first values: the arena is taken already, a table would not fit beside it.
- */
-#define INIT_PIECE 65536
-
-bt_status bti_engine_init(bti_engine *e) {
-    const bti_params *t = &e->model->params;
-    void *values = bti_alloc(INIT_PIECE, bti_dtype_size(t->dtype));
-    bt_status status = values == NULL ? BT_ENOMEM : BT_OK;
-    for (int32_t i = 0; i < t->count && status == BT_OK; i++) {
-        int64_t n, count = t->param[i].rows * t->param[i].cols;
-        for (int64_t at = 0; at < count && status == BT_OK; at += n) {
-            n = count - at < INIT_PIECE ? count - at : INIT_PIECE;
-            bti_params_init(t, i, e->settings.seed, at, n, values);
-            status = bti_engine_write_part(e, BTI_REGION_WEIGHTS, i, at, n, values);
-        }
-    }
-    bti_free(values);
-    return status;
 }
 
 /* ---- one update --------------------------------------------------------------------------------
@@ -292,9 +234,13 @@ static bt_status take_step(bti_engine *e, double lr) {
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
     BT_TRY(e->dev->ops->upload(e->dev, NULL, v.buf, v.off, up,
                                BT_SCALAR_HOST_COUNT * bti_dtype_size(acc)));
-    BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, &e->settings.hooks));
+    if (e->host_moments != NULL)
+        BT_TRY(bti_host_moments_run(e->host_moments, e->update, &e->arena, &e->settings.hooks));
+    else
+        BT_TRY(bti_program_run(e->update, &e->arena, 0, 0, e->update->ops, &e->settings.hooks));
     BT_TRY(e->dev->ops->download(e->dev, NULL, down, v.buf, v.off, bytes));
-    return e->dev->ops->sync(e->dev, NULL);
+    BT_TRY(e->dev->ops->sync(e->dev, NULL));
+    return e->host_moments != NULL ? bti_host_moments_wait(e->host_moments) : BT_OK;
 }
 
 static double scalar(const bti_engine *e, int which) {
@@ -356,7 +302,7 @@ static bt_status stage_index(bti_engine *e, const bti_sentence *sentence, int64_
     return BT_OK;
 }
 
-bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+static bt_status run_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
     bti_update_result result = {.loss_scale = e->loss_scale};
     BT_TRY(count_rows(e, sentence, n, &result));
@@ -365,6 +311,8 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
         *out = result;
         return BT_OK;
     }
+    if (e->host_moments != NULL)
+        BT_TRY(bti_host_moments_begin(e->host_moments, e->update, &e->arena));
     BT_TRY(stage_index(e, sentence, n));
     portion m = {.update = update, .grad_scale = 1.0 / (double)result.rows[1]};
     while (m.place < n) {
@@ -393,7 +341,14 @@ bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t
     return BT_OK;
 }
 
-bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
+/* After a failure copies may wait in the stream that read staging, which the next update writes. */
+bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
+                            double lr, bti_update_result *out) {
+    bt_status status = run_update(e, sentence, n, update, lr, out);
+    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
+}
+
+static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
     bt_dtype acc = bti_dtype_acc(e->model->params.dtype);
     int64_t cols = e->model->cfg.outputs;
@@ -414,4 +369,10 @@ bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t
     }
     *out = sum;
     return BT_OK;
+}
+
+bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
+                            bti_loss_sum *out) {
+    bt_status status = run_losses(e, sentence, n, outputs, out);
+    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
 }

@@ -5,6 +5,7 @@
 #ifndef BANTAM_TRAIN_ENGINE_H
 #define BANTAM_TRAIN_ENGINE_H
 
+#include "core/train/host_moments.h"
 #include "core/train/planner.h"
 
 struct bti_engine;
@@ -52,9 +53,10 @@ typedef struct bti_engine {
     const bti_run_plan *plan;
     bti_engine_settings settings;
     bti_arena arena;
-    bti_program *step, *update; /* emitted again for each micro-batch; places of the plan */
-    bti_program *losses;        /* of validation, where the plan has it */
-    void *host_slot[2];         /* staging on the host */
+    bti_program *step, *update;     /* emitted again for each micro-batch; places of the plan */
+    bti_program *losses;            /* of validation, where the plan has it */
+    bti_host_moments *host_moments; /* NULL: they are on the device */
+    void *host_slot[2];             /* staging on the host */
     bt_event *slot_event[2];
     int slot_used[2];
     void *host_loss;    /* losses of one update, 2 a target row, acc type */
@@ -109,14 +111,27 @@ typedef struct bti_loss_sum {
 bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out);
 
-/* Copies elements from .. from+count-1 of a parameter in a state region (weights, gradients,
- * moments) to the host or from it, or a whole one from it. A compact gradient has grad_rows rows,
- * and a frozen parameter has weights only. */
+/* engine_state.c: copies elements from .. from+count-1 of a parameter in a state region (weights,
+ * gradients, moments) to the host or from it, or a whole one from it, wherever it is kept. A
+ * compact gradient has grad_rows rows, and a frozen parameter has weights only. Moments in 8 bits
+ * are widened, and narrowed when written; parts of them begin and end with blocks. */
 bt_status bti_engine_read(bti_engine *e, bti_region region, int32_t param, int64_t from,
                           int64_t count, void *host);
 bt_status bti_engine_write_part(bti_engine *e, bti_region region, int32_t param, int64_t from,
                                 int64_t count, const void *host);
 bt_status bti_engine_write(bti_engine *e, bti_region region, int32_t param, const void *host);
+
+/* Moments in 8 bits as they are: codes (one byte each) or scales (one for each block) from .. from
+ * + count - 1. */
+typedef enum bti_state_part { BTI_CODES, BTI_SCALES } bti_state_part;
+bt_status bti_engine_read_8bit(bti_engine *e, bti_region region, bti_state_part part, int32_t param,
+                               int64_t from, int64_t count, void *host);
+bt_status bti_engine_write_8bit(bti_engine *e, bti_region region, bti_state_part part,
+                                int32_t param, int64_t from, int64_t count, const void *host);
+
+/* Waits for copies from or to host memory that the caller then frees: also after a failure, when a
+ * copy may wait in the stream still. `status`, or what the wait gives where that is fine. */
+bt_status bti_engine_settle(bti_engine *e, bt_status status);
 
 /* staging.c: fills the tables of sentences 0 .. n-1, whose places in the update begin at `place`,
  * reads their features, and gives the micro-batch's shape. `sort` is scratch of rows + 65,537

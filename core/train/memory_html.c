@@ -73,7 +73,8 @@ static bt_status collect(const bti_session *s, row **out, size_t *count) {
     size_t n = 0;
     for (bti_tid i = 1; i <= p->tensors; i++)
         if (bti_map_is_drawn(&p->tensor[i])) r[n++] = (row){i, 0, p->tensor[i].bytes};
-    for (int32_t i = 0; i < t->count; i++) r[n++] = (row){0, i, bti_param_state(t, i)};
+    for (int32_t i = 0; i < t->count; i++)
+        r[n++] = (row){0, i, bti_param_state(t, i, s->plan->choice.moments)};
     qsort(r, n, sizeof *r, by_bytes);
     *out = r;
     *count = n < MOST_ROWS ? n : MOST_ROWS;
@@ -87,6 +88,7 @@ static void number(bti_text *t, long long v) {
 static void put_row(bti_text *t, const bti_session *s, const row *r) {
     const bti_tensor *x = &s->plan->step->tensor[r->id];
     const bti_param *q = &s->model->params.param[r->parameter];
+    int host = s->plan->choice.moments == BTI_MOMENTS_HOST;
     char bytes[32];
     bti_format_bytes(r->bytes, bytes);
     bti_text_add(t, "<tr data-i=\"%d\"><td>", r->id);
@@ -94,8 +96,9 @@ static void put_row(bti_text *t, const bti_session *s, const row *r) {
     int32_t layer = r->id ? bti_map_layer(s->plan->step, r->id) : -1;
     if (layer >= 0) bti_text_add(t, ", layer %d", layer);
     bti_text_add(t, "</td><td>%s%s</td>",
-                 r->id ? bti_map_kind_name[bti_map_kind_of(s->plan->step, r->id)]
-                       : "weight, gradient and two moments",
+                 r->id  ? bti_map_kind_name[bti_map_kind_of(s->plan->step, r->id)]
+                 : host ? "weight and gradient"
+                        : "weight, gradient and two moments",
                  r->id && bti_map_is_again(s->plan->step, r->id) ? ", made again" : "");
     bti_text_add(t, "<td>%lld x %lld</td><td class=\"n\" data-v=\"%llu\">%s</td>",
                  (long long)(r->id ? x->rows : q->rows), (long long)(r->id ? x->cols : q->cols),

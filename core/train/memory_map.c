@@ -168,13 +168,15 @@ enum { BANDS = 7, DYNAMIC = 5 };
 
 static void bands_of(const bti_run_plan *p, band out[BANDS]) {
     const uint64_t *r = p->region;
-    band b[BANDS] = {{"weights", "bw", r[BTI_REGION_WEIGHTS]},
-                     {"gradients", "bg", r[BTI_REGION_GRADIENTS]},
-                     {"first moments", "bm", r[BTI_REGION_MOMENT1]},
-                     {"second moments", "bv", r[BTI_REGION_MOMENT2]},
-                     {"tables", "bt", r[BTI_REGION_CONSTANT] + r[BTI_REGION_STAGING]},
-                     {"dynamic region", "bd", r[BTI_REGION_DYNAMIC]},
-                     {"runtime", "br", p->bytes[BTI_BYTES_RUNTIME]}};
+    int host = p->places.moments.kind == BTI_MOMENTS_HOST;
+    band b[BANDS] = {
+        {"weights", "bw", r[BTI_REGION_WEIGHTS]},
+        {"gradients", "bg", r[BTI_REGION_GRADIENTS]},
+        {host ? "first-moment buckets" : "first moments", "bm", r[BTI_REGION_MOMENT1]},
+        {host ? "second-moment buckets" : "second moments", "bv", r[BTI_REGION_MOMENT2]},
+        {"tables", "bt", r[BTI_REGION_CONSTANT] + r[BTI_REGION_STAGING]},
+        {"dynamic region", "bd", r[BTI_REGION_DYNAMIC]},
+        {"runtime", "br", p->bytes[BTI_BYTES_RUNTIME]}};
     memcpy(out, b, sizeof b);
 }
 

@@ -11,13 +11,14 @@ bt_status bti_plan_file_write(const char *path, const char *device, const char *
                               const bti_run_plan *p) {
     const bti_choice *c = &p->choice;
     json_t *root = json_pack(
-        "{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:f}", "device", device,
-        "precision", precision, "micro_batches", (json_int_t)p->micro_batches, "sentences",
-        (json_int_t)p->caps.sentences, "source_rows", (json_int_t)p->caps.rows[0], "target_rows",
-        (json_int_t)p->caps.rows[1], "level", bti_level_name[c->level], "layers", (int)c->layers,
-        "segment", (int)c->segment, "rest", bti_level_name[c->rest], "logit_rows",
-        (json_int_t)p->choices.logit_rows, "slice_rows", (json_int_t)c->slice_rows, "total_bytes",
-        (json_int_t)p->total, "predicted_seconds", p->seconds);
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:i, s:s, s:I, s:I, s:I, s:f}", "device",
+        device, "precision", precision, "optimizer_state", bti_moments_name[c->moments],
+        "micro_batches", (json_int_t)p->micro_batches, "sentences", (json_int_t)p->caps.sentences,
+        "source_rows", (json_int_t)p->caps.rows[0], "target_rows", (json_int_t)p->caps.rows[1],
+        "level", bti_level_name[c->level], "layers", (int)c->layers, "segment", (int)c->segment,
+        "rest", bti_level_name[c->rest], "logit_rows", (json_int_t)p->choices.logit_rows,
+        "slice_rows", (json_int_t)c->slice_rows, "total_bytes", (json_int_t)p->total,
+        "predicted_seconds", p->seconds);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (text == NULL) return bti_fail(BT_ENOMEM, "cannot write the plan");
@@ -26,14 +27,18 @@ bt_status bti_plan_file_write(const char *path, const char *device, const char *
     return status;
 }
 
-static int level_of(json_t *root, const char *key, bti_level *out) {
+/* Which of `count` names the file has there; -1: none of them. */
+static int name_of(json_t *root, const char *key, const char *const *names, int count) {
     const char *name = json_string_value(json_object_get(root, key));
-    for (int i = 0; name != NULL && i < BTI_LEVEL_COUNT; i++)
-        if (strcmp(name, bti_level_name[i]) == 0) {
-            *out = (bti_level)i;
-            return 1;
-        }
-    return 0;
+    for (int i = 0; name != NULL && i < count; i++)
+        if (strcmp(name, names[i]) == 0) return i;
+    return -1;
+}
+
+static int level_of(json_t *root, const char *key, bti_level *out) {
+    int i = name_of(root, key, bti_level_name, BTI_LEVEL_COUNT);
+    *out = (bti_level)i;
+    return i >= 0;
 }
 
 /* A whole number of least .. most. */
@@ -55,8 +60,10 @@ bt_status bti_plan_file_read(const char *path, const char *device, const char *p
     int64_t n = 0, k = 0;
     const char *of = json_string_value(json_object_get(root, "device"));
     const char *in = json_string_value(json_object_get(root, "precision"));
-    int good = level_of(root, "level", &c.level) && level_of(root, "rest", &c.rest) &&
-               c.rest != BTI_LEVEL_SEGMENTS && number_of(root, "layers", 0, layers, &n) &&
+    int moments = name_of(root, "optimizer_state", bti_moments_name, BTI_MOMENTS_COUNT);
+    int good = moments > BTI_MOMENTS_AUTO && level_of(root, "level", &c.level) &&
+               level_of(root, "rest", &c.rest) && c.rest != BTI_LEVEL_SEGMENTS &&
+               number_of(root, "layers", 0, layers, &n) &&
                number_of(root, "segment", 0, layers, &k) &&
                number_of(root, "micro_batches", 1, most, &c.parts) &&
                number_of(root, "sentences", 1, most, &c.sentences) &&
@@ -71,6 +78,7 @@ bt_status bti_plan_file_read(const char *path, const char *device, const char *p
     if (!same) return bti_fail(BT_EINPUT, "%s is of another device than %s", path, device);
     if (!same_precision)
         return bti_fail(BT_EINPUT, "%s is of another precision than %s", path, precision);
+    c.moments = (bti_moments)moments;
     c.layers = (int32_t)n;
     c.segment = (int32_t)k;
     *out = c;

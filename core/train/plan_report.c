@@ -178,11 +178,12 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         (json_int_t)c->rows[0], "target_tokens", (json_int_t)c->rows[1], "micro_batches_per_update",
         (json_int_t)p->micro_batches, "recompute", recompute_json(s), "logit_rows",
         (json_int_t)p->choices.logit_rows, "precision",
-        bti_precision_name(s->cfg->training.precision), "optimizer_state", "device", "longest_pair",
-        longest_json(s), "minimum_bytes", (json_int_t)p->minimum, "advice", advice_json(advice),
-        "predicted", "seconds_per_update", p->seconds, "parameters",
-        (json_int_t)s->model->params.elements, "largest_allocation_bytes",
+        bti_precision_name(s->cfg->training.precision), "optimizer_state",
+        bti_moments_name[p->choice.moments], "longest_pair", longest_json(s), "minimum_bytes",
+        (json_int_t)p->minimum, "advice", advice_json(advice), "predicted", "seconds_per_update",
+        p->seconds, "parameters", (json_int_t)s->model->params.elements, "largest_allocation_bytes",
         (json_int_t)s->dev->info.max_alloc);
+    json_object_set_new(root, "host_bytes", json_integer((json_int_t)p->places.moments.host_bytes));
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
     json_object_set_new(root, "feature_bytes",
                         json_integer((json_int_t)bti_feature_bytes(s->model, c)));
@@ -241,6 +242,19 @@ static void add_fp32(bti_text *t, const bti_session *s) {
         bti_text_add(t, "; %.3g in fp32, which fits too", needs.seconds);
 }
 
+/* Where the moments are, unless they are on the device as they are. */
+static void add_moments(bti_text *t, const bti_run_plan *p) {
+    const bti_moment_places *m = &p->places.moments;
+    char all[32], bucket[32];
+    bti_format_bytes(m->host_bytes, all);
+    bti_format_bytes(m->bucket, bucket);
+    if (m->kind == BTI_MOMENTS_HOST)
+        bti_text_add(t, NAME "%s in host memory, through two buckets of %s each\n", "moments", all,
+                     bucket);
+    if (m->kind == BTI_MOMENTS_8BIT)
+        bti_text_add(t, NAME "in 8 bits, a scale for each %d\n", "moments", BT_ADAMW8_BLOCK);
+}
+
 /* Dense features: rows of an example at most, their width, and what staging holds of them. */
 static void add_features(bti_text *t, const bti_session *s) {
     const bti_model_config *m = &s->model->cfg;
@@ -271,6 +285,7 @@ static void add_how(bti_text *t, const bti_session *s) {
         bti_text_add(t, NAME "%s%s\n", "precision", bti_precision_name(s->cfg->training.precision),
                      s->model->data != BT_F32 ? ": activations; weights, gradients and moments fp32"
                                               : " products");
+    add_moments(t, p);
     bti_describe_recompute(p, s->model->layers, again, sizeof again);
     bti_text_add(t, NAME "%s\n", "recomputed", again);
     bti_text_add(t, NAME "output layer in chunks of %s row%s", "in parts",

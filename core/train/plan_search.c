@@ -14,7 +14,6 @@
 
 /* Numbers of micro-batches that are tried, candidates that are held. */
 enum { MOST_SETS = 96, HELD = 2048, SMALLEST = 8 };
-#define NEARLY 1.015 /* times within it are alike; data sheets and rates are no better */
 
 typedef struct pick {
     bti_search *s;
@@ -47,13 +46,13 @@ static int better(const bti_candidate *a, const bti_candidate *b) {
 static void drop_slow(pick *k) {
     int32_t n = 0;
     for (int32_t i = 0; i < k->held_count; i++)
-        if (k->held[i].seconds <= NEARLY * k->best) k->held[n++] = k->held[i];
+        if (k->held[i].seconds <= BTI_PLAN_NEARLY * k->best) k->held[n++] = k->held[i];
     k->held_count = n;
 }
 
 static void hold(void *user, const bti_candidate *c) {
     pick *k = user;
-    if (c->seconds > NEARLY * k->best) return;
+    if (c->seconds > BTI_PLAN_NEARLY * k->best) return;
     if (c->seconds < k->best) k->best = c->seconds;
     if (k->held_count == HELD) drop_slow(k);
     if (k->held_count < HELD) {
@@ -142,7 +141,7 @@ static bt_status collect(pick *k) {
             double seconds;
             int64_t bytes;
             BT_TRY(bti_set_bounds(&k->mixer, t, &seconds, &bytes));
-            if (seconds > NEARLY * k->best || bytes > k->mixer.limit) continue;
+            if (seconds > BTI_PLAN_NEARLY * k->best || bytes > k->mixer.limit) continue;
         }
         BT_TRY(bti_set_fill(&k->mixer, t));
         bti_set_offer(&k->mixer, t);
@@ -217,7 +216,8 @@ static bt_status pick_all(pick *k, bti_run_plan *plan) {
     if (k->s->opt->wanted != NULL) {
         bt_status status = bti_plan_count(k->s, k->s->opt->wanted, plan);
         plan->minimum = plan->total;
-        if (status == BT_OK && plan->fits) return BT_OK;
+        plan->as_wanted = status == BT_OK && plan->fits;
+        if (plan->as_wanted) return BT_OK;
         if (status != BT_OK && status != BT_EFIT) return status;
     }
     BT_TRY(find_smallest(k, plan, &smallest));

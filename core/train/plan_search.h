@@ -12,11 +12,15 @@ typedef struct bti_search {
     const bt_dev_info *info;
     bti_places places;
     bti_program *step, *mean, *update, *losses;
+    bti_moments moments; /* never AUTO */
     uint32_t *keep, compact;
     uint64_t update_bytes;
     double update_seconds;
     bti_rates rates;
 } bti_search;
+
+/* Predicted times within it are alike; data sheets and rates are no better. */
+#define BTI_PLAN_NEARLY 1.015
 
 /* Caps for `parts` micro-batches of the largest update, as the options may force them. */
 bti_shape bti_plan_caps(const bti_search *s, int64_t parts);

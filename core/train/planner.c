@@ -272,6 +272,7 @@ static bt_status predict(bti_search *s, const bti_choice *c, bti_run_plan *plan)
 
 bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan) {
     plan->choice = *c;
+    plan->choice.moments = s->moments;
     plan->caps = caps_of(s, c);
     plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
     plan->choices.slice_rows = c->slice_rows;
@@ -297,6 +298,18 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
 /* ---- what no choice changes -------------------------------------------------------------------
  */
 
+/* Seconds of an update's end. Moments of the host are copied while pieces before and behind them
+ * are stepped, so that the longer of the two counts; what is copied while backward still runs is
+ * little. */
+static double update_seconds(const bti_search *s) {
+    int32_t first = bti_update_first_piece(s->update);
+    double all = bti_program_seconds(s->update, &s->rates), steps = 0;
+    double copies = 2 * (double)s->places.moments.host_bytes * s->rates.seconds[BTI_COST_HOST_BYTE];
+    for (int32_t k = first; k < s->update->ops; k++)
+        steps += bti_op_seconds(s->update, k, &s->rates);
+    return copies > steps ? all - steps + copies : all;
+}
+
 static bt_status plan_update(bti_search *s, bti_run_plan *plan) {
     bti_update_step step = {.model = s->m, .places = &s->places, .heap = plan->heap};
     bti_layout layout;
@@ -304,7 +317,7 @@ static bt_status plan_update(bti_search *s, bti_run_plan *plan) {
     BT_TRY(bti_model_emit_update(s->update, &step));
     BT_TRY(bti_layout_make(s->update, &o, &layout));
     s->update_bytes = layout.bytes;
-    s->update_seconds = bti_program_seconds(s->update, &s->rates);
+    s->update_seconds = update_seconds(s);
     return BT_OK;
 }
 
@@ -326,13 +339,16 @@ static void choose_compact(bti_search *s) {
 static bt_status place_fixed(bti_search *s, int64_t max_length, bti_run_plan *plan) {
     bti_params *t = &s->m->params;
     uint64_t align = alignment(s);
-    plan->heap = s->info->max_alloc / align * align;
+    uint64_t begin = max_u64(align, bti_moments_alignment(s->moments, t->dtype));
+    plan->heap = s->info->max_alloc / begin * begin;
     choose_compact(s);
     plan->choices.compact = s->compact;
-    BT_TRY(bti_params_place(t, align, plan->heap));
+    BT_TRY(bti_params_place(t, begin, plan->heap));
+    bti_moments_place(t, s->moments, align, plan->heap, &s->places.moments);
     plan->region[BTI_REGION_WEIGHTS] = t->bytes;
     plan->region[BTI_REGION_GRADIENTS] = t->grad_bytes;
-    plan->region[BTI_REGION_MOMENT1] = plan->region[BTI_REGION_MOMENT2] = t->trained;
+    plan->region[BTI_REGION_MOMENT1] = s->places.moments.bytes;
+    plan->region[BTI_REGION_MOMENT2] = s->places.moments.bytes;
     s->places.positions = 0;
     s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
     uint64_t table =
@@ -359,16 +375,15 @@ static bt_status make_programs(bti_search *s, bti_run_plan *plan) {
     return BT_OK;
 }
 
-bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
-                          const bti_workload *w, int64_t max_length,
-                          const bti_plan_options *options, bti_run_plan **out) {
-    bti_search s = {.m = m, .w = w, .opt = options, .planning = planning, .info = info};
+/* The best plan with the moments kept one way. */
+static bt_status search_one(const bti_search *all, bti_moments moments, int64_t max_length,
+                            bti_run_plan **out) {
+    bti_search s = *all;
     bti_run_plan *plan = bti_alloc(1, sizeof *plan);
     if (plan == NULL) return BT_ENOMEM;
-    plan->budget = options->budget;
-    bti_rates_default(info, &s.rates);
-    if (options->rates != NULL) s.rates = *options->rates;
-    plan->choices.keep = s.keep = bti_alloc((size_t)m->layers, sizeof *s.keep);
+    s.moments = moments;
+    plan->budget = s.opt->budget;
+    plan->choices.keep = s.keep = bti_alloc((size_t)s.m->layers, sizeof *s.keep);
     bt_status status = s.keep == NULL ? BT_ENOMEM : make_programs(&s, plan);
     if (status == BT_OK) status = place_fixed(&s, max_length, plan);
     if (status == BT_OK) status = plan_update(&s, plan);
@@ -380,6 +395,70 @@ bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_de
     }
     *out = plan;
     return BT_OK;
+}
+
+/* With more memory it would do no less: nothing is gained by moving the moments out. */
+static int has_plenty(const bti_run_plan *p) {
+    const bti_choice *c = &p->choice;
+    int keeps_all = c->rest == BTI_LEVEL_NONE && (c->level == BTI_LEVEL_NONE || c->layers == 0);
+    return p->budget == 0 || (p->fits && keeps_all && c->parts == 1 && c->slice_rows == 0);
+}
+
+/* Host instead of device moments: where the run fits only so, or is faster by more than predictions
+ * are good for. Either plan may be missing. */
+static int take_host(const bti_run_plan *host, const bti_run_plan *device) {
+    if (host == NULL || device == NULL) return device == NULL;
+    if (host->fits != device->fits) return host->fits;
+    return host->fits ? BTI_PLAN_NEARLY * host->seconds < device->seconds
+                      : host->total < device->total;
+}
+
+/* A kept plan is tried first, as it was. */
+static bt_status search_both(const bti_search *s, int64_t max_length, bti_run_plan **out) {
+    const bti_choice *wanted = s->opt->wanted;
+    bti_run_plan *plan[2] = {NULL, NULL}; /* moments on the device, in host memory */
+    int first = wanted != NULL && wanted->moments == BTI_MOMENTS_HOST;
+    bt_status a =
+        search_one(s, first ? BTI_MOMENTS_HOST : BTI_MOMENTS_DEVICE, max_length, &plan[first]);
+    if (a != BT_OK && a != BT_EFIT) return a;
+    if (a == BT_OK && plan[first]->as_wanted) {
+        *out = plan[first];
+        return BT_OK;
+    }
+    bti_search other = *s;
+    bti_plan_options least = *s->opt;
+    least.budget = 1; /* with plenty only the minimum is of interest */
+    if (a == BT_OK && !first && has_plenty(plan[0])) other.opt = &least;
+    bt_status b = search_one(&other, first ? BTI_MOMENTS_DEVICE : BTI_MOMENTS_HOST, max_length,
+                             &plan[!first]);
+    if (b != BT_OK && (b != BT_EFIT || a != BT_OK)) {
+        bti_run_plan_free(plan[first]);
+        return b;
+    }
+    int host = take_host(plan[1], plan[0]);
+    bti_run_plan *left = plan[!host];
+    if (left != NULL && left->minimum < plan[host]->minimum) plan[host]->minimum = left->minimum;
+    bti_run_plan_free(left);
+    *out = plan[host];
+    return BT_OK;
+}
+
+bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                          const bti_workload *w, int64_t max_length,
+                          const bti_plan_options *options, bti_run_plan **out) {
+    bti_search s = {.m = m, .w = w, .opt = options, .planning = planning, .info = info};
+    bti_moments moments = options->moments;
+    if (moments == BTI_MOMENTS_HOST && info->host_memory)
+        return bti_fail(BT_EUSAGE,
+                        "memory.optimizer_state: host is for devices with memory of their own: %s "
+                        "computes in host memory, where moving the moments saves nothing; use "
+                        "device, or 8bit to keep them in a quarter of the bytes",
+                        info->name);
+    bti_rates_default(info, &s.rates);
+    if (options->rates != NULL) s.rates = *options->rates;
+    if (moments == BTI_MOMENTS_AUTO && !info->host_memory) return search_both(&s, max_length, out);
+    if (moments == BTI_MOMENTS_AUTO) moments = BTI_MOMENTS_DEVICE;
+    return search_one(&s, moments, max_length, out);
 }
 
 bti_level bti_run_plan_level(const bti_run_plan *p, int32_t layer) {

@@ -36,6 +36,7 @@ typedef struct bti_workload {
 /* One of the choices that are searched: how many micro-batches the largest update is cut into, what
  * layers keep, rows of a chunk of the output layer and of a slice of feed-forward blocks. */
 typedef struct bti_choice {
+    bti_moments moments; /* where they are kept */
     int64_t parts;
     int64_t sentences, rows[2]; /* caps of a choice that is kept; 0: what the parts need */
     bti_level level, rest; /* of the first `layers` layers, over both stacks, and of the others */
@@ -49,6 +50,7 @@ typedef struct bti_plan_options {
     uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
     uint64_t runtime; /* bytes held outside the arena */
     bti_recompute recompute;
+    bti_moments moments;
     const bti_rates *rates; /* measured; NULL: what the device states */
     const bti_choice
         *wanted; /* taken as it is where it fits, as from a plan kept; NULL: searched */
@@ -101,10 +103,12 @@ typedef struct bti_run_plan {
     const char *largest;        /* tensor that is largest where most is live */
     uint64_t largest_bytes;
     double seconds; /* predicted, of a mean update */
+    int as_wanted;  /* the choice that was asked for */
 } bti_run_plan;
 
 /* Places the model's parameters and searches. A run that cannot fit is not a failure here: `fits`
- * is 0 and the plan is the smallest one. `max_length` bounds positions. */
+ * is 0 and the plan is the smallest one. `max_length` bounds positions. BT_EUSAGE: moments cannot
+ * be kept as asked for on this device. */
 bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
                           const bti_workload *w, int64_t max_length,
                           const bti_plan_options *options, bti_run_plan **out);

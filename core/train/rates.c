@@ -205,6 +205,29 @@ static void measure_state(bench *b, bti_rates *r) {
     r->seconds[BTI_COST_STATE_BYTE] = seconds(b, &c, 1) / bti_op_bytes(&c);
 }
 
+/* Copies of 8 MiB to the device and back, from memory that the device likes. Where there is nothing
+ * to copy between, they are as fast as its rows. */
+static void measure_copies(bench *b, bti_rates *r) {
+    const bt_dev_ops *ops = b->dev->ops;
+    void *host = NULL;
+    double best = INFINITY;
+    r->seconds[BTI_COST_HOST_BYTE] = r->seconds[BTI_COST_ROW_BYTE];
+    if (b->dev->info.host_memory || b->status != BT_OK) return;
+    b->status = ops->host_alloc(b->dev, 8 * MIB, &host);
+    if (b->status == BT_OK) memset(host, 0, 8 * MIB);
+    for (int i = 0; i < 3 && b->status == BT_OK; i++) {
+        double start = now();
+        b->status = ops->upload(b->dev, NULL, b->buf, 0, host, 8 * MIB);
+        if (b->status == BT_OK) b->status = ops->download(b->dev, NULL, host, b->buf, 0, 8 * MIB);
+        bt_status synced =
+            ops->sync(b->dev, NULL); /* before the memory goes, also after failures */
+        if (b->status == BT_OK) b->status = synced;
+        if (now() - start < best) best = now() - start;
+    }
+    ops->host_free(b->dev, host);
+    r->seconds[BTI_COST_HOST_BYTE] = best / (double)(16 * MIB);
+}
+
 bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out, double *flops) {
     bench b = {.dev = dev,
                .precision = BTI_PRECISION_FP32,
@@ -221,6 +244,7 @@ bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out
     measure_attention(&b, &r);
     measure_loss(&b, &r);
     measure_state(&b, &r);
+    measure_copies(&b, &r);
     bt_status synced = dev->ops->sync(dev, NULL);
     dev->ops->free(dev, b.buf);
     if (b.status == BT_OK) b.status = synced;

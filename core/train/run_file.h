@@ -5,7 +5,7 @@
 #define BANTAM_TRAIN_RUN_FILE_H
 
 #include "core/data/batcher.h"
-#include "core/model/config.h"
+#include "core/model/moments.h"
 
 typedef enum bti_schedule_kind {
     BTI_SCHEDULE_INVERSE_SQRT,
@@ -29,7 +29,6 @@ typedef enum bti_precision {
     BTI_PRECISION_BF16,
     BTI_PRECISION_COUNT
 } bti_precision;
-typedef enum bti_state_place { BTI_STATE_DEVICE } bti_state_place;
 /* recompute: auto lets the planner choose; the others are the levels that a layer may have by
  * itself, RECOMPUTE_NONE + level (core/model/levels.h). */
 typedef enum bti_recompute {
@@ -106,7 +105,7 @@ typedef struct bti_run_config {
     } checkpoint;
     struct {
         uint64_t limit; /* bytes; BTI_MEMORY_AUTO */
-        bti_state_place optimizer_state;
+        bti_moments optimizer_state;
         bti_recompute recompute;
     } memory;
 } bti_run_config;

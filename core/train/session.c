@@ -194,13 +194,14 @@ static bt_status assume_examples(bti_session *s) {
         if (!has_text(s, side)) s->lengths[side] = 0;
         if (has_text(s, side) && s->lengths[side] == 0)
             return bti_fail(BT_EUSAGE, "assumed pairs need %s tokens", side_name[side]);
+    }
+    for (int side = 0; side < 2; side++)
         if (s->lengths[side] > c->data.max_length)
             return bti_fail(BT_EUSAGE,
                             "assumed pairs of %lld source and %lld target tokens are longer than "
                             "data.max_length %lld",
                             (long long)s->lengths[0], (long long)s->lengths[1],
                             (long long)c->data.max_length);
-    }
     for (int side = 0; side < 2; side++)
         if (has_text(s, side) && !(side == 1 && c->shared && has_text(s, 0)))
             BT_TRY(assume_vocabulary(s, side));
@@ -416,6 +417,7 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
     return (bti_plan_options){.budget = s->budget.limit,
                               .runtime = s->budget.runtime,
                               .recompute = s->cfg->memory.recompute,
+                              .moments = s->cfg->memory.optimizer_state,
                               .rates = s->known ? NULL : &s->rates,
                               .force_recompute_layers = -1,
                               .force_compact = -1};

@@ -11,6 +11,7 @@ bti_what_if bti_what_if_as_is(const bti_session *s) {
                          .vocab = {s->vocab[0], s->vocab[1]},
                          .precision = s->cfg->training.precision,
                          .recompute = s->cfg->memory.recompute,
+                         .moments = s->cfg->memory.optimizer_state,
                          .batch = s->cfg->training.batch,
                          .max_length = s->cfg->data.max_length,
                          .budget = s->budget.limit};
@@ -50,6 +51,7 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     updates.max_length = w->max_length;
     updates.most_pairs = MOST_PAIRS;
     options.recompute = w->recompute;
+    options.moments = w->moments;
     options.budget = w->least_only ? 1 : w->budget;
     bt_status status = bti_session_workload(s, &updates, &workload);
     for (int i = 0; i < 2 && w->one_micro_batch; i++) options.force_rows[i] = workload.max_rows[i];

@@ -10,6 +10,7 @@ typedef struct bti_what_if {
     int64_t vocab[2];
     bti_precision precision;
     bti_recompute recompute;
+    bti_moments moments;
     int64_t batch, max_length;
     uint64_t budget;     /* of arena and runtime; 0: no limit */
     int least_only;      /* only `least` is wanted: much quicker */

@@ -1,10 +1,12 @@
 /* Micro-benchmarks of the CPU kernels: GFLOP/s of products and attention, bytes a second of the
  * rest beside a plain copy.
  *
- *     bench_kernels [base|avx2|avx512] [threads] [gemm|decode|attention|rows|loss|optimiser]
+ *     bench_kernels [base|avx2|avx512] [threads] [gemm|decode|attention|rows|loss|optimiser|all]
+ *                   [fp32|fp16|bf16]
  *
  * Links the backend's objects, so that each instruction set can be called. Every line is the best
- * of several runs. Not part of ctest. */
+ * of several runs. With a half type each line has the ratio to fp32's seconds, taken in turn: above
+ * 1 the half is slower. Not part of ctest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -25,8 +27,11 @@ static void host_log(bt_log_level level, const char *fmt, va_list ap) {
 }
 
 static bt_dev *dev;
-static bt_buf *memory, *scratch;
+static bt_buf *memory, *halves, *scratch;
 static size_t used;
+static bt_dtype precision = BT_F32;
+static uint32_t wide; /* operands of products that stay fp32, bit 1 << i */
+static double ratio;  /* seconds of the last call in `precision` over those of fp32 */
 
 static double now(void) {
     struct timespec t;
@@ -63,23 +68,69 @@ static bt_view table(int64_t rows, int64_t cols) {
 
 static void forget(void) { used = 0; }
 
-/* Best seconds of a call. */
-static double seconds(bt_call *call) {
+/* Bytes of an element of data. */
+static double element(void) { return (double)btcpu_size(precision); }
+
+/* Which operands may be half. */
+enum { TYPE_DATA = 1, TYPE_ANY = 1, TYPE_ACC = 0, TYPE_INT = 0, TYPE_CODE = 0 };
+static const char may_be_half[BT_OP_COUNT][BT_MAX_OPERANDS] = {
+#define BT_ARG(name, NAME, arg, ARG, role, need, type, alias) \
+    [BT_OP_##NAME][BT_##NAME##_##ARG] = TYPE_##type,
+#include "core/ops/op_list.inc"
+};
+
+/* `v` as fp32, beside it as halves. */
+static bt_view as_half(bt_view v) {
+    bt_call c = {.op = BT_OP_AXPBY, .t = {v, v}, .p.axpby = {1, 0}};
+    c.t[1].buf = halves;
+    c.t[1].dtype = precision;
+    if (btcpu_has(&v)) need(dev->op[BT_OP_AXPBY](dev, NULL, &c) == BT_OK, "axpby");
+    return c.t[1];
+}
+
+/* The same call on halves. */
+static bt_call as_half_call(const bt_call *call) {
+    bt_call c = *call;
+    if (c.op == BT_OP_GEMM) c.p.gemm.round = precision;
+    for (int i = 0; i < BT_MAX_OPERANDS; i++)
+        if (may_be_half[c.op][i] && !(c.op == BT_OP_GEMM && wide >> i & 1))
+            c.t[i] = as_half(c.t[i]);
+    return c;
+}
+
+static double once(bt_call *call) {
     uint64_t ws = dev->driver->planning->ws_bytes(&dev->info, call);
     need(ws <= scratch->bytes, "workspace");
     call->ws = (bt_view){scratch, 0, 1, (int64_t)(ws / 4), (int64_t)(ws / 4), BT_F32};
-    double best = 1e9, start = now();
-    for (int i = 0; i < 3 || (now() - start < 0.3 && i < 1000); i++) {
-        double t = now();
-        need(dev->op[call->op](dev, NULL, call) == BT_OK, "op");
-        t = now() - t;
-        if (t < best) best = t;
-    }
-    return best;
+    double t = now();
+    need(dev->op[call->op](dev, NULL, call) == BT_OK, "op");
+    return now() - t;
 }
 
-static void gemm(int64_t m, int64_t n, int64_t k, int ta, int tb) {
+/* Best seconds of a call on data of `precision`; sets `ratio`. */
+static double seconds(bt_call *call) {
+    const int pair = btcpu_is_half(precision);
+    bt_call half = pair ? as_half_call(call) : *call;
+    double best[2] = {1e9, 1e9}, start = now();
+    for (int i = 0; i < 3 || (now() - start < (pair ? 0.6 : 0.3) && i < 1000); i++)
+        for (int k = 0; k <= pair; k++) {
+            double t = once(k ? &half : call);
+            if (t < best[k]) best[k] = t;
+        }
+    ratio = best[pair] / best[0];
+    return best[pair];
+}
+
+static void end_line(void) {
+    if (btcpu_is_half(precision)) printf("  %4.2f of fp32", ratio);
+    printf("\n");
+}
+
+enum { FIRST = 1 << BT_GEMM_A, WEIGHTS = 1 << BT_GEMM_B, RESULT = 1 << BT_GEMM_C };
+
+static void gemm(int64_t m, int64_t n, int64_t k, int ta, int tb, uint32_t wide_operands) {
     forget();
+    wide = wide_operands;
     bt_call c = {.op = BT_OP_GEMM};
     c.t[BT_GEMM_A] = ta ? matrix(k, m) : matrix(m, k);
     c.t[BT_GEMM_B] = tb ? matrix(n, k) : matrix(k, n);
@@ -88,9 +139,10 @@ static void gemm(int64_t m, int64_t n, int64_t k, int ta, int tb) {
     c.p.gemm.trans_a = (uint8_t)ta;
     c.p.gemm.trans_b = (uint8_t)tb;
     double s = seconds(&c);
-    printf("gemm %5lld x %5lld x %5lld %c%c  %8.1f us  %7.1f GFLOP/s\n", (long long)m, (long long)n,
+    printf("gemm %5lld x %5lld x %5lld %c%c  %8.1f us  %7.1f GFLOP/s", (long long)m, (long long)n,
            (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', s * 1e6,
            2e-9 * (double)m * (double)n * (double)k / s);
+    end_line();
 }
 
 static bt_call product(int64_t m, int64_t n, int64_t k) {
@@ -105,6 +157,7 @@ static void decode(int64_t m, int64_t n, int64_t k) {
     forget();
     const int64_t tiles = (m + 31) / 32;
     bt_call rows = product(m, n, k), tile = rows, all = rows;
+    wide = WEIGHTS;
     rows.p.gemm.stable_rows = 1;
     tile.t[BT_GEMM_A] = matrix(32, k);
     tile.t[BT_GEMM_C] = matrix(32, n);
@@ -113,11 +166,13 @@ static void decode(int64_t m, int64_t n, int64_t k) {
         const double got[3] = {seconds(&rows), seconds(&all), seconds(&tile) * (double)tiles};
         for (int i = 0; i < 3; i++) s[i] = got[i] < s[i] ? got[i] : s[i];
     }
+    seconds(&rows); /* its ratio */
     const double work = 2e-9 * (double)m * (double)n * (double)k;
     printf("decode %3lld x %5lld x %4lld  %8.1f us %6.1f GFLOP/s %5.1f GB/s  library %8.1f us, in "
-           "tiles %8.1f us, ratios %.2f %.2f\n",
+           "tiles %8.1f us, ratios %.2f %.2f",
            (long long)m, (long long)n, (long long)k, s[0] * 1e6, work / s[0],
            4e-9 * (double)n * (double)k / s[0], s[1] * 1e6, s[2] * 1e6, s[1] / s[0], s[2] / s[0]);
+    end_line();
 }
 
 static void attention(int64_t seqs, int64_t len, int heads, int64_t d, int causal, float p) {
@@ -146,11 +201,14 @@ static void attention(int64_t seqs, int64_t len, int heads, int64_t d, int causa
         heads, (uint8_t)causal, 0.125, {.seed = 7, .update = 1, .site = 2, .p = p}};
     double pairs =
         (double)seqs * (causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len);
-    double sf = seconds(&f), sb = seconds(&b), work = 2e-9 * pairs * (double)cols;
-    printf("attention %4lld x %4lld, %d x %2lld%s, p %.1f  fwd %8.1f us %6.1f GFLOP/s  "
-           "bwd %8.1f us %6.1f GFLOP/s\n",
-           (long long)seqs, (long long)len, heads, (long long)d, causal ? " causal" : "", (double)p,
-           sf * 1e6, 2 * work / sf, sb * 1e6, 5 * work / sb);
+    double work = 2e-9 * pairs * (double)cols;
+    for (int back = 0; back < 2; back++) {
+        double t = seconds(back ? &b : &f);
+        printf("attention %4lld x %4lld, %d x %2lld%s, p %.1f  %s %8.1f us %6.1f GFLOP/s",
+               (long long)seqs, (long long)len, heads, (long long)d, causal ? " causal" : "",
+               (double)p, back ? "bwd" : "fwd", t * 1e6, (back ? 5 : 2) * work / t);
+        end_line();
+    }
 }
 
 static double copy_rate;
@@ -158,15 +216,16 @@ static double copy_rate;
 static void report(const char *name, bt_call *call, double bytes) {
     double s = seconds(call);
     if (copy_rate == 0) copy_rate = bytes / s;
-    printf("%-34s %9.1f us  %6.2f GB/s  %3.0f %% of a copy\n", name, s * 1e6, bytes / s * 1e-9,
+    printf("%-34s %9.1f us  %6.2f GB/s  %3.0f %% of a copy", name, s * 1e6, bytes / s * 1e-9,
            100 * bytes / s / copy_rate);
+    end_line();
 }
 
 /* The rate of a copy of as much memory, to compare with. */
 static void report_copy(bt_view x, bt_view y) {
     bt_call copy = {.op = BT_OP_AXPBY, .t = {x, y}, .p.axpby = {1.5, 0}};
     copy_rate = 0;
-    report("copy (axpby, b = 0)", &copy, 8.0 * (double)x.rows * (double)x.cols);
+    report("copy (axpby, b = 0)", &copy, 2 * element() * (double)x.rows * (double)x.cols);
 }
 
 static bt_view positions(int64_t rows) {
@@ -178,7 +237,7 @@ static bt_view positions(int64_t rows) {
 }
 
 static void row_wise(int64_t rows, int64_t cols, float p) {
-    const double one = 4.0 * (double)rows * (double)cols;
+    const double one = element() * (double)rows * (double)cols;
     const bt_drop drop = {.seed = 7, .update = 1, .site = 2, .p = p};
     printf("rows %lld x %lld, dropout %.1f\n", (long long)rows, (long long)cols, (double)p);
     forget();
@@ -263,12 +322,19 @@ static void optimiser(int64_t n) {
     report("sumsq", &q, 4.0 * (double)n);
 }
 
+/* Forward, backward to the input, backward to the weights; then the output layer's three. */
 static void all_gemm(void) {
-    gemm(2048, 512, 512, 0, 1);
-    gemm(2048, 2048, 512, 0, 1);
-    gemm(2048, 8000, 512, 0, 1);
-    gemm(8000, 512, 2048, 1, 0);
-    for (int64_t n = 8; n <= 128; n *= 2) gemm(n, n, n, 0, 1);
+    static const int64_t shape[][2] = {{512, 512}, {2048, 512}, {512, 2048}};
+    for (int i = 0; i < 3; i++) {
+        const int64_t n = shape[i][0], k = shape[i][1];
+        gemm(2048, n, k, 0, 1, WEIGHTS);
+        gemm(2048, k, n, 0, 0, WEIGHTS);
+        gemm(n, k, 2048, 1, 0, RESULT);
+    }
+    gemm(1024, 32100, 512, 0, 1, WEIGHTS | RESULT);
+    gemm(1024, 512, 32100, 0, 0, WEIGHTS | FIRST);
+    gemm(32100, 512, 1024, 1, 0, FIRST | RESULT);
+    for (int64_t n = 8; n <= 128; n *= 2) gemm(n, n, n, 0, 1, WEIGHTS);
 }
 
 static void all_decode(void) {
@@ -302,10 +368,13 @@ int main(int argc, char **argv) {
     const btcpu_table *isa = btcpu_pick_table(argc > 1 ? argv[1] : NULL);
     dev->op = isa->op;
     need(dev->ops->alloc(dev, (uint64_t)1 << 30, &memory) == BT_OK, "alloc");
+    need(dev->ops->alloc(dev, (uint64_t)1 << 30, &halves) == BT_OK, "alloc");
+    if (argc > 4 && strcmp(argv[4], "fp16") == 0) precision = BT_F16;
+    if (argc > 4 && strcmp(argv[4], "bf16") == 0) precision = BT_BF16;
     need(dev->ops->alloc(dev, (uint64_t)64 << 20, &scratch) == BT_OK, "alloc");
     printf("%s, %u threads, %s kernels; at open %.0f GFLOP/s, %.1f GB/s\n", dev->info.name,
            dev->info.threads, isa->isa, dev->info.flops * 1e-9, dev->info.bytes_per_s * 1e-9);
-    const char *part = argc > 3 ? argv[3] : NULL;
+    const char *part = argc > 3 && strcmp(argv[3], "all") != 0 ? argv[3] : NULL;
     if (!part || strcmp(part, "gemm") == 0) all_gemm();
     if (!part || strcmp(part, "decode") == 0) all_decode();
     if (!part || strcmp(part, "attention") == 0) all_attention();
@@ -316,6 +385,7 @@ int main(int argc, char **argv) {
     }
     if (!part || strcmp(part, "optimiser") == 0) optimiser(30000000);
     dev->ops->free(dev, memory);
+    dev->ops->free(dev, halves);
     dev->ops->free(dev, scratch);
     dev->ops->close(dev);
     return 0;

@@ -1,13 +1,14 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [sweep|best|plan] [backend] [updates] [d ff heads layers vocab batch length
+ * usage: step [sweep|best|plan|pair] [backend] [updates] [d ff heads layers vocab batch length
  *             precision]
  *        defaults: cpu 3 512 2048 8 6 32100 128 15 fp32; lengths are length +- a half on both sides
  * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
  * measured seconds an update (least of `updates` after one that warms; processor seconds with one
  * thread, which other programs disturb little), at the end the median error.
- * OMP_THREAD_LIMIT=1 gives one thread. */
+ * With `pair`: updates in fp32 and in `precision` in turn, seconds of each and their ratio, which
+ * other programs disturb less than either. OMP_THREAD_LIMIT=1 gives one thread. */
 #include <stdio.h>
 #include <time.h>
 
@@ -197,6 +198,48 @@ static void sweep(int argc, char **argv) {
            50 * (error[BUDGETS / 2 - 1] + error[BUDGETS / 2]), 100 * error[BUDGETS - 1]);
 }
 
+/* ---- pair -------------------------------------------------------------------------------------
+ */
+
+static double one_update(mk_model *m, const mk_setup *s, int64_t u) {
+    bti_update_result r;
+    double from = processor(m->dev);
+    kit_ok(bti_engine_update(m->engine, s->sentence, s->sentences, (uint64_t)u + 1, 1e-4, &r));
+    return processor(m->dev) - from;
+}
+
+static double median(double *x, int64_t n) {
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+/* Updates in fp32 and in the precision asked for, in turn. */
+static void pair(int argc, char **argv) {
+    enum { MOST = 1000 };
+    static double seconds[2][MOST], ratio[MOST];
+    int64_t updates = argument(argc, argv, 2, 3), target;
+    if (updates > MOST) updates = MOST;
+    mk_setup half = setup_of(argc, argv, &target), wide = half;
+    bti_rates rates;
+    measure_rates(&half, &rates);
+    half.plan.rates = wide.plan.rates = &rates;
+    wide.precision = BTI_PRECISION_FP32;
+    mk_model a = mk_open(&wide), b = mk_open(&half);
+    for (int64_t u = 0; u <= updates; u++) {
+        double s[2] = {one_update(&a, &wide, u), one_update(&b, &half, u)};
+        if (u == 0) continue; /* it warms */
+        for (int i = 0; i < 2; i++) seconds[i][u - 1] = s[i];
+        ratio[u - 1] = s[1] / s[0];
+    }
+    printf("medians of %lld updates: fp32 %.3f s, %s %.3f s; of their ratios %.3f (%.3f to %.3f); "
+           "%.2f and %.2f GiB planned\n",
+           (long long)updates, median(seconds[0], updates), bti_precision_name(half.precision),
+           median(seconds[1], updates), median(ratio, updates), ratio[0], ratio[updates - 1],
+           (double)a.plan->total / (1 << 30), (double)b.plan->total / (1 << 30));
+    mk_close(&a);
+    mk_close(&b);
+}
+
 /* ---- best -------------------------------------------------------------------------------------
  */
 
@@ -257,6 +300,8 @@ START_TEST(bench) {
         sweep(saved_argc - 1, saved_argv + 1);
     else if (saved_argc > 1 && strcmp(saved_argv[1], "best") == 0)
         best(saved_argc - 1, saved_argv + 1);
+    else if (saved_argc > 1 && strcmp(saved_argv[1], "pair") == 0)
+        pair(saved_argc - 1, saved_argv + 1);
     else if (saved_argc > 1 && strcmp(saved_argv[1], "plan") == 0)
         plan(saved_argc - 1, saved_argv + 1);
     else
