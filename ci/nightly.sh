@@ -20,14 +20,6 @@ skip() {
     skipped=$((skipped + 1))
 }
 
-# kernels DIR NVCC: for all architectures that the toolkit has.
-kernels() {
-    cmake -S . -B "$1" -G Ninja -DBANTAM_TESTS=OFF -DBANTAM_WERROR=ON -DBANTAM_CUDA=ON \
-        "-DBANTAM_CUDA_COMPILER=$2" -DBANTAM_CUDA_ARCHITECTURES="$3" >/dev/null &&
-        cmake --build "$1" --parallel "$jobs" --target bantam_cuda >"$1/build.log" 2>&1 &&
-        ci/cuda_table.sh "$1" build/cusim/launches
-}
-
 # sanitized KIND SUITE SETTING...: one suite of the cuda backend on the simulator.
 sanitized() {
     env "${@:3}" CK_FORK=no "BANTAM_MODULES=$PWD/build/cusim-$1" "BANTAM_TESTS=$PWD/tests" \
@@ -36,14 +28,16 @@ sanitized() {
 }
 
 part "build" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_STATIC=OFF -DBANTAM_SANITIZE=
-nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 if [ -n "$nvcc" ]; then
-    part "kernels, nvcc" kernels build-cuda-all "$nvcc" "75-real;80-real;86-real;90"
-else skip "kernels, nvcc" "there is no nvcc"; fi
-tree=${BANTAM_CUDA118:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/bantam/cuda-11.8}
-if ci/cuda118.sh "$tree"; then
-    part "kernels, CUDA 11.8" kernels build-cuda118-all "$tree/bin/nvcc" "37-real;86-real;90-real"
-else skip "kernels, CUDA 11.8" "see above"; fi
+    part "kernels, nvcc" cuda_module build-cuda-all "$nvcc" "75-real;80-real;86-real;90"
+else
+    skip "kernels, nvcc" "there is no nvcc"
+fi
+if ci/cuda118.sh "$cuda118"; then
+    part "kernels, CUDA 11.8" cuda_module build-cuda118-all "$cuda118/bin/nvcc" "37-real;86-real;90-real"
+else
+    skip "kernels, CUDA 11.8" "see above"
+fi
 for suite in conform train decoder validation; do
     part "$suite, AddressSanitizer" sanitized asan $suite
     part "$suite, ThreadSanitizer, within blocks" sanitized tsan $suite CUSIM_RACE=block

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds and runs everything: release tests, tests with sanitizers, lint. Usage: ci/test.sh [--quick]
-#   --quick   no sanitizer build, no CUDA kernels for real cards, no mutants
+#   --quick   no sanitizer build, no CUDA kernels for real cards
 # Every part runs even where one before it failed; BANTAM_JOBS (2) is how many jobs run at once.
 # The last line counts what passed, failed and was skipped; exit status 1 if anything failed.
 set -u
@@ -57,20 +57,6 @@ run_tests() {
     [ "$bad" -eq 0 ]
 }
 
-# cuda_module DIR NVCC ARCHITECTURES: the cuda backend for real cards, its kernels within the limits.
-cuda_module() {
-    local dir=$1
-    if [ ! -e "$dir/CMakeCache.txt" ]; then mkdir -p "$dir"; fi
-    if cmake -S . -B "$dir" -G Ninja -DBANTAM_TESTS=OFF -DBANTAM_WERROR=ON -DBANTAM_CUDA=ON \
-        "-DBANTAM_CUDA_COMPILER=$2" "-DBANTAM_CUDA_ARCHITECTURES=$3" >"$dir/build.log" 2>&1 &&
-        cmake --build "$dir" --parallel "$jobs" --target bantam_cuda >>"$dir/build.log" 2>&1; then
-        ci/cuda_table.sh "$dir" build/cusim/launches
-        return
-    fi
-    tail -n 60 "$dir/build.log"
-    return 1
-}
-
 # not_here WHAT WHY...: counts and says what cannot run on this machine.
 not_here() {
     printf '\n==== %s\nSKIP: %s\n' "$1" "${*:2}"
@@ -79,14 +65,14 @@ not_here() {
 
 # One architecture for each toolkit; ci/nightly.sh builds for all.
 cuda_modules() {
-    local nvcc tree=${BANTAM_CUDA118:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/bantam/cuda-11.8}
-    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
     if [ -n "$nvcc" ]; then
         part "CUDA kernels (nvcc, 8.6)" cuda_module build-cuda "$nvcc" 86-real
-    else not_here "CUDA kernels (nvcc, 8.6)" "there is no nvcc"; fi
-    ci/cuda118.sh "$tree"
+    else
+        not_here "CUDA kernels (nvcc, 8.6)" "there is no nvcc"
+    fi
+    ci/cuda118.sh "$cuda118"
     case $? in
-    0) part "CUDA kernels (11.8, 3.7)" cuda_module build-cuda118 "$tree/bin/nvcc" 37-real ;;
+    0) part "CUDA kernels (11.8, 3.7)" cuda_module build-cuda118 "$cuda118/bin/nvcc" 37-real ;;
     77) skipped=$((skipped + 1)) ;;
     *) part "CUDA kernels (11.8, 3.7)" false ;;
     esac
@@ -99,8 +85,6 @@ if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_S
 fi
 if [ "$flag" = no ]; then
     cuda_modules
-    part "mutants of kernels" tests/cusim/mutate.py build --sample 2 \
-        --seed "$(git rev-list --count HEAD 2>/dev/null || echo 1)"
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     flags="-O1 -g"
     if part "build (gcc, sanitizers)" build build-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo \
