@@ -1,5 +1,6 @@
 /* Conformance: every op of the list on one backend, in every dtype that the backend has, against
- * the oracle. Run as `test_conform BACKEND [PART...]`: only ops whose name has one of the parts. */
+ * the oracle. Run as `test_conform BACKEND [PART...]`: only ops whose name has one of the parts
+ * (^PART: starts with it). */
 #include "backends/registry.h"
 #include "core/base/philox.h"
 #include "tests/conform.h"
@@ -60,8 +61,11 @@ END_TEST
 static char **parts; /* of names, up to NULL */
 
 static int wanted(bt_op op) {
+    const char *name = bti_op_info(op)->name;
     for (char **part = parts; *part != NULL; part++)
-        if (strstr(bti_op_info(op)->name, *part) != NULL) return 1;
+        if (**part == '^' ? strncmp(name, *part + 1, strlen(*part + 1)) == 0
+                          : strstr(name, *part) != NULL)
+            return 1;
     return parts[0] == NULL;
 }
 

@@ -172,14 +172,14 @@ static const change_fn changes[] = {
 
 /* Adds the changes one by one until they fit together. Those that change the same thing twice (a
  * length that is halved after it was limited) go on from where the first left it. */
-static bt_status add_up(const bti_session *s, bti_advice_list *out, const change_fn *made) {
+static bt_status add_up(const bti_session *s, bti_advice_list *out, const int *made) {
     bti_what_if all = bti_what_if_as_is(s);
     bti_needs needs = {0};
     all.least_only = 1;
     out->together = out->least;
     for (int i = 0; i < out->count; i++) {
         bti_advice unused = {.change = ""};
-        made[i](s, &all, &unused);
+        changes[made[i]](s, &all, &unused);
         BT_TRY(bti_what_if_ask(s, &all, &needs));
         out->together = needs.least;
         if (needs.least > s->budget.limit) continue;
@@ -191,7 +191,7 @@ static bt_status add_up(const bti_session *s, bti_advice_list *out, const change
 
 bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
     bti_needs needs;
-    change_fn made[BTI_MOST_ADVICE];
+    int made[BTI_MOST_ADVICE] = {0};
     bti_what_if one = bti_what_if_as_is(s);
     memset(out, 0, sizeof *out);
     out->least = s->plan->minimum;
@@ -207,7 +207,7 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
         if (out->least - needs.least < WORTH(out->least) && !a->fits) continue;
         a->frees = out->least - needs.least;
         a->needs = needs.least;
-        made[out->count++] = changes[i];
+        made[out->count++] = i;
     }
     one.batch = 1;
     one.least_only = 1;
