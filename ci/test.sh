@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds and runs what every change must pass: release tests, tests with sanitizers, lint.
 # Usage: ci/test.sh [--quick]
-#   --quick   no sanitizer build, no CUDA kernels for real cards
+#   --quick   no sanitizer build, no CUDA kernels for real cards, no mutants
 # Every part runs even where one before it failed; BANTAM_JOBS (2) is how many jobs run at once.
 # The last line counts what passed, failed and was skipped; exit status 1 if anything failed.
 set -u
@@ -86,6 +86,7 @@ if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_S
 fi
 if [ "$flag" = no ]; then
     cuda_modules
+    part "mutants of kernels" tests/cusim/mutate.py build --sample
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     flags="-O1 -g"
     if part "build (gcc, sanitizers)" build build-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -27,18 +27,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KERNELS = os.path.join(ROOT, "kernels_cuda")
 
-# How a mistake is looked at, in this order: variant of the build and settings. Most show in values or
-# in the simulator's own reports; a lost bound may need AddressSanitizer, a race shows only under
-# ThreadSanitizer.
-VALUES = [("sim", {}), ("sim", {"CUSIM_ORDER": "rev"})]
-RACES = [("sim-tsan", {"CUSIM_RACE": "block"}), ("sim-tsan", {"CUSIM_RACE": "grid"})]
-LOOKS = {
-    "barrier": VALUES + RACES[:1],
-    "mask": VALUES,
-    "shuffle": VALUES,
-    "atomic": VALUES + RACES,
-    "bound": VALUES + [("sim-asan", {})] + RACES,
-}
+# Which mistakes are looked at, in this order: kinds (none: all), variant of the build, settings. Most
+# show in values or in the simulator's own reports; a lost bound may need AddressSanitizer, a race shows
+# only under ThreadSanitizer. What one look finds the next ones leave out.
+LOOKS = [
+    ((), "sim", {}),
+    ((), "sim", {"CUSIM_ORDER": "rev"}),
+    (("bound",), "sim-asan", {}),
+    (("barrier", "atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "block"}),
+    (("atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "grid"}),
+]
 
 # One switch for each mistake. Without one switched on, which were passed is written to a file.
 SWITCH = """#include <cstdio>
@@ -215,8 +213,9 @@ class Bench:
     def fails(self, variant, settings, op, seconds):
         """Conformance of an op: what is wrong; None where nothing is."""
         folder = self.folder(variant)
-        env = dict(os.environ, BANTAM_MODULES=folder, CK_FORK="no", LD_LIBRARY_PATH=folder)
-        env.update(settings, ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1")
+        env = dict(os.environ, CK_FORK="no", BANTAM_TESTS=os.path.join(ROOT, "tests"))
+        env.update(settings, BANTAM_MODULES=folder, LD_LIBRARY_PATH=folder)
+        env.update(ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1")
         if variant != "sim":
             name = "lib" + variant[-4:] + ".so"
             found = subprocess.run(["g++", "-print-file-name=" + name], capture_output=True, text=True)
@@ -235,7 +234,7 @@ class Bench:
     def cover(self):
         """Which mistakes each op's cases reach, and how long the op takes: [(seconds, op, numbers)]."""
         with open(os.path.join(ROOT, "core", "ops", "op_list.inc"), encoding="utf-8") as f:
-            ops = re.findall(r"^BT_OP\((\w+), [A-Z]", f.read(), re.M)
+            ops = ["known"] + re.findall(r"^BT_OP\((\w+), [A-Z]", f.read(), re.M)
         seen, out = os.path.join(self.work, "seen"), []
         for op in dict.fromkeys(ops):
             start = time.monotonic()
@@ -245,22 +244,48 @@ class Bench:
                 out.append((time.monotonic() - start, op, {int(line) for line in f}))
         return sorted(out, key=lambda x: x[0])
 
-    def hunt(self, mutant, reached, quick):
-        """How it was found; None: it survives."""
-        for variant, settings in VALUES if quick else LOOKS[mutant.kind]:
-            slower = 1 if variant == "sim" else 10
-            for seconds, op, numbers in reached:
-                if mutant.number not in numbers:
-                    continue
-                limit = slower * (20 + 5 * seconds)
-                how = self.fails(variant, dict(settings, MUTANT=str(mutant.number)), op, limit)
-                if how:
-                    return " ".join([variant] + [f"{k}={v}" for k, v in settings.items()]) + f": {how}"
+    def hunt(self, mutant, reached, variant, settings):
+        """What one look says of a mistake; None where it survives."""
+        slower = 1 if variant == "sim" else 10
+        for seconds, op, numbers in reached:
+            if mutant.number not in numbers:
+                continue
+            limit = slower * (20 + 5 * seconds)
+            how = self.fails(variant, dict(settings, MUTANT=str(mutant.number)), op, limit)
+            if how:
+                return how
         return None
 
+    def looks(self, chosen, reached, looks):
+        """All looks at all mistakes; those that survive."""
+        left = chosen
+        for kinds, variant, settings in looks:
+            name = " ".join([variant] + [f"{k}={v}" for k, v in settings.items()])
+            survivors = [m for m in left if kinds and m.kind not in kinds]
+            for m in left:
+                if m in survivors:
+                    continue
+                start, how = time.monotonic(), self.hunt(m, reached, variant, settings)
+                if how is None:
+                    survivors.append(m)
+                else:
+                    print(f"{m}\n    found: {name}, {how} ({time.monotonic() - start:.0f} s)", flush=True)
+            left = survivors
+            print(f"{len(chosen) - len(left)} of {len(chosen)} found after {name}", flush=True)
+        return left
 
-# One of each kind and file that values show, in ops that take little time: file, kind, part of its line.
-SAMPLE = []
+
+# A handful that values show at once: file, kind, part of its line, where it shows.
+SAMPLE = [
+    ("attention.cu", "barrier", "__syncthreads", "known"),
+    ("attention.cu", "mask", "x += __shfl", "known"),
+    ("attention.cu", "shuffle", "x += __shfl", "known"),
+    ("attention.cu", "bound", "r < rows", "known"),
+    ("common.cuh", "barrier", "__syncthreads", "known"),
+    ("common.cuh", "shuffle", "fmaxf", "known"),
+    ("gemm.cu", "barrier", "__syncthreads", "gemm"),
+    ("elementwise.cu", "barrier", "__syncthreads", "bias_act_bwd"),
+]
 
 
 def chosen_of(mutants, args):
@@ -269,6 +294,21 @@ def chosen_of(mutants, args):
         return [next(m for m in mutants if (m.file, m.kind) == s[:2] and s[2] in m.code) for s in SAMPLE]
     first, step = map(int, args.share.split("/"))
     return [m for m in mutants if args.only in str(m)][first - 1 :: step]
+
+
+def report(mutants, chosen, left, reached):
+    """Says what survived, and the share; the exit status."""
+    known, unexplained = explained(), 0
+    for m in left:
+        reasons = [e[4] for e in known if m.is_explained_by(e)]
+        unexplained += not reasons
+        if not any(m.number in numbers for _, _, numbers in reached):
+            reasons.append("no case reaches it")
+        print(f"{m}\n    SURVIVES: {'; '.join(reasons) or 'nobody knows why'}")
+    found = len(chosen) - len(left)
+    print(f"mutants: {found} of {len(chosen)} found ({100 * found / max(1, len(chosen)):.0f} %), "
+          f"{len(left)} survived, {unexplained} of them unexplained; there are {len(mutants)}")
+    return 1 if unexplained or not chosen else 0
 
 
 def main():
@@ -287,25 +327,14 @@ def main():
     if args.list:
         print("\n".join(map(str, chosen)))
         return 0
-    bench, known = Bench(args.build, files, mutants), explained()
-    reached = bench.cover()
-    found, unexplained, survivors = 0, 0, 0
-    for m in chosen:
-        start, how = time.monotonic(), bench.hunt(m, reached, args.sample)
-        reasons = [e[4] for e in known if m.is_explained_by(e)]
-        if how:
-            found += 1
-            verdict = "found: " + how
-        else:
-            survivors += 1
-            unexplained += not reasons
-            verdict = f"SURVIVES ({reasons[0]})" if reasons else "SURVIVES"
-            if not any(m.number in numbers for _, _, numbers in reached):
-                verdict += ", no case reaches it"
-        print(f"{m}\n    {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
-    print(f"mutants: {found} of {len(chosen)} found ({100 * found / max(1, len(chosen)):.0f} %), "
-          f"{survivors} survived, {unexplained} of them unexplained; there are {len(mutants)}")
-    return 1 if unexplained or not chosen else 0
+    bench = Bench(args.build, files, mutants)
+    if args.sample:
+        reached = [(5, s[3], {m.number}) for s, m in zip(SAMPLE, chosen)]
+        left = bench.looks(chosen, reached, LOOKS[:1])
+    else:
+        reached = bench.cover()
+        left = bench.looks(chosen, reached, LOOKS)
+    return report(mutants, chosen, left, reached)
 
 
 if __name__ == "__main__":
