@@ -181,6 +181,7 @@ static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s)
     for (int side = 0; side < 2; side++) rows[side] = n * w->longest[side];
     add_example(w, u->model, &x, (double)n);
     add_update(w, s, rows, n);
+    w->alike = 1;
     return BT_OK;
 }
 
