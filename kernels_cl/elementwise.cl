@@ -85,7 +85,7 @@ __kernel GROUP(WG) void k_bias_act_bwd(CDMAT(dy), CDMAT(x), CMAT(bias), CDMAT(y)
         }
         sum += some;
     }
-    if (HAS(part)) put_sums(sum, &t, tmp, part, cols);
+    put_sums(sum, &t, tmp, part, cols, HAS(part));
 }
 
 /* y_r = x[index_r]; zeros where the index is negative. */

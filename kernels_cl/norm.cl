@@ -74,8 +74,8 @@ __kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(
         dgamma += some;
         dbeta += more;
     }
-    put_sums(dgamma, &t, tmp, part, cols);
-    put_sums(dbeta, &t, tmp, part + second, cols);
+    put_sums(dgamma, &t, tmp, part, cols, 1);
+    put_sums(dbeta, &t, tmp, part + second, cols, 1);
 }
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr) where it is

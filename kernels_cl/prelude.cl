@@ -331,8 +331,9 @@ static tile get_tile(long rows, long cols, long chunk_rows) {
     return t;
 }
 
-/* All work-items of the group come here. */
-static void put_sums(wide sum, const tile *t, __local wide *tmp, __global float *part, long cols) {
+/* All work-items of the group come here; with `wanted` 0 nothing is written. */
+static void put_sums(wide sum, const tile *t, __local wide *tmp, __global float *part, long cols,
+                     int wanted) {
     if (RY > 1) {
         tmp[t->ry * CX + t->rx] = sum;
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -343,5 +344,6 @@ static void put_sums(wide sum, const tile *t, __local wide *tmp, __global float 
         sum = tmp[t->rx];
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (t->ry == 0 && t->width > 0) store_wide(sum, part + t->chunk * cols + t->col, t->width);
+    if (wanted && t->ry == 0 && t->width > 0)
+        store_wide(sum, part + t->chunk * cols + t->col, t->width);
 }
