@@ -80,7 +80,7 @@ static bt_status opencl_probe(const bt_host *host, int *count, char *reason, siz
 /* What a GPU's driver holds in its memory beside our buffers (context, code, queues). OpenCL has
  * no way to ask, so this is an allowance. */
 #define DRIVER_BYTES ((uint64_t)256 << 20)
-#define LOCAL_BYTES (24u << 10) /* attention needs almost 22 KiB */
+#define LOCAL_BYTES (24u << 10) /* attention needs almost 23 KiB */
 
 static int is_cpu(const btcl_dev *d) { return (d->board->type & CL_DEVICE_TYPE_CPU) != 0; }
 

@@ -71,6 +71,7 @@ typedef struct btcl_board {
     cl_context context; /* NULL before the first open */
     cl_program program[BTCL_TYPE_COUNT];
     size_t group[BTCL_TYPE_COUNT][BTCL_KERNEL_COUNT]; /* work-items of a group of each kernel */
+    int wide;                                         /* columns that a work-item takes at a time */
     double flops, bytes_per_s;                        /* 0: not measured yet */
 } btcl_board;
 

@@ -87,24 +87,28 @@ static int64_t group_of(const btcl_launch *l) {
     return (int64_t)l->dev->board->group[l->type][l->which];
 }
 
-/* Groups for so many work-items; for four columns each of a matrix. */
+/* Groups for so many work-items; for some columns of a row each. */
 static uint64_t groups_of(const btcl_launch *l, int64_t items) {
     return l->status == BT_OK ? (uint64_t)btcl_ceil_div(items, group_of(l)) : 0;
 }
 
-static bt_status go_quads(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols) {
-    return btcl_go(l, s, groups_of(l, rows * btcl_ceil_div(cols, 4)));
+static int64_t wides_of(const btcl_launch *l, int64_t cols) {
+    return btcl_ceil_div(cols, l->dev->board->wide);
+}
+
+static bt_status go_wides(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols) {
+    return btcl_go(l, s, groups_of(l, rows * wides_of(l, cols)));
 }
 
 /* ---- column sums -------------------------------------------------------------------------------
  */
 
-/* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX quads of columns). */
+/* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX times W columns). */
 static uint64_t column_groups(const btcl_launch *l, int64_t rows, int64_t cols) {
     if (l->status != BT_OK) return 0;
-    const int64_t quads = group_of(l) < 16 ? group_of(l) : 16;
+    const int64_t across = group_of(l) < 16 ? group_of(l) : 16;
     return (uint64_t)btcl_ceil_div(rows, btcl_chunk_rows(rows)) *
-           (uint64_t)btcl_ceil_div(btcl_ceil_div(cols, 4), quads);
+           (uint64_t)btcl_ceil_div(wides_of(l, cols), across);
 }
 
 /* The call's scratch from element `at` on, as the partial sums of a matrix. */
@@ -128,7 +132,7 @@ static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int
     btcl_i64(&l, cols);
     btcl_view(&l, out);
     btcl_i32(&l, beta != 0);
-    return btcl_go(&l, s, groups_of(&l, cols));
+    return go_wides(&l, s, 1, cols);
 }
 
 /* ---- elementwise -------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ static bt_status op_bias_act_fwd(bt_dev *dev, bt_stream *s, const bt_call *call)
     btcl_i64(&l, x->cols);
     btcl_i32(&l, (int32_t)call->p.bias_act.act);
     put_drop(&l, &call->p.bias_act.drop);
-    return go_quads(&l, s, x->rows, x->cols);
+    return go_wides(&l, s, x->rows, x->cols);
 }
 
 static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -183,7 +187,7 @@ bt_status btcl_axpby(bt_dev *dev, bt_stream *s, const bt_view *x, const bt_view 
     btcl_f32(&l, p.a);
     btcl_f32(&l, p.b);
     btcl_i32(&l, (int32_t)btcl_type_of(round));
-    return go_quads(&l, s, x->rows, x->cols);
+    return go_wides(&l, s, x->rows, x->cols);
 }
 
 static bt_status op_axpby(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -198,7 +202,7 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_view(&l, y);
     btcl_i64(&l, y->rows);
     btcl_i64(&l, y->cols);
-    return go_quads(&l, s, y->rows, y->cols);
+    return go_wides(&l, s, y->rows, y->cols);
 }
 
 /* Both directions: all operands, then the size. */
@@ -207,7 +211,7 @@ static bt_status gate(bt_dev *dev, bt_stream *s, const bt_call *call, btcl_kerne
     for (int i = 0; i <= last; i++) btcl_view(&l, &call->t[i]);
     btcl_i64(&l, call->t[0].rows);
     btcl_i64(&l, call->t[0].cols);
-    return go_quads(&l, s, call->t[0].rows, call->t[0].cols);
+    return go_wides(&l, s, call->t[0].rows, call->t[0].cols);
 }
 
 static bt_status op_gate_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -375,7 +379,7 @@ static bt_status attn_delta(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, o->rows);
     btcl_i32(&l, (int32_t)heads);
     btcl_i64(&l, o->cols / heads);
-    const int64_t group = l.status == BT_OK ? group_of(&l) : 1;
+    const int64_t group = l.status == BT_OK && l.dev->board->wide == 4 ? group_of(&l) : 1;
     return btcl_go(&l, s, groups_of(&l, o->rows * heads * (group < 8 ? group : 8)));
 }
 
@@ -427,7 +431,7 @@ static bt_status op_embed_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, y->cols);
     btcl_f32(&l, call->p.embed.scale);
     put_drop(&l, &call->p.embed.drop);
-    return go_quads(&l, s, y->rows, y->cols);
+    return go_wides(&l, s, y->rows, y->cols);
 }
 
 static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -437,7 +441,7 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
         btcl_view(&l, dtable);
         btcl_i64(&l, dtable->rows);
         btcl_i64(&l, dtable->cols);
-        bt_status status = go_quads(&l, s, dtable->rows, dtable->cols);
+        bt_status status = go_wides(&l, s, dtable->rows, dtable->cols);
         if (status != BT_OK) return status;
     }
     btcl_launch l = btcl_begin_data(dev, BTCL_embed_bwd, t[BT_EMBED_BWD_DY].dtype);
@@ -536,7 +540,7 @@ static bt_status op_adamw(bt_dev *dev, bt_stream *s, const bt_call *call) {
     for (int i = BT_ADAMW_G; i <= BT_ADAMW_V; i++) btcl_base(&l, &call->t[i]);
     btcl_i64(&l, n);
     put_adamw(&l, &call->p.adamw);
-    return go_quads(&l, s, 1, n);
+    return go_wides(&l, s, 1, n);
 }
 
 static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -553,7 +557,7 @@ static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, g->rows);
     btcl_i64(&l, call->p.adamw.first_row);
     put_adamw(&l, &call->p.adamw);
-    return go_quads(&l, s, w->rows, w->cols);
+    return go_wides(&l, s, w->rows, w->cols);
 }
 
 static bt_status op_adamw8(bt_dev *dev, bt_stream *s, const bt_call *call) {

@@ -210,32 +210,52 @@ static bt_status group_sizes(const bt_host *host, btcl_board *board, btcl_type t
     return BT_OK;
 }
 
-static size_t power_of_two(size_t n) {
-    size_t p = 1;
-    while (p <= n / 2) p *= 2;
+/* Work-items of a group that the device takes in one dimension, as a power of two. */
+static size_t group_limit(const btcl_board *board) {
+    size_t limit = 1, sizes[16] = {0}, p = 1;
+    clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof limit, &limit, NULL);
+    clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
+    if (sizes[0] > 0 && sizes[0] < limit) limit = sizes[0];
+    while (p <= limit / 2) p *= 2;
     return p;
 }
+
+/* How work is cut (kernels_cl/prelude.cl): columns that a work-item takes at a time, depth of the
+ * tiles of products, and work-items of a group by kind of kernel. */
+typedef struct btcl_shape {
+    int wide, depth;
+    size_t items, rows, tiles;
+} btcl_shape;
+
+/* On a CPU work-items are turns of a loop: one does a row, or a tile, with long vectors.
+ * BANTAM_OPENCL_SHAPE: cpu or gpu, for tests. */
+static btcl_shape shape_of(const btcl_board *board) {
+    const char *asked = getenv("BANTAM_OPENCL_SHAPE");
+    cl_ulong local = 0;
+    clGetDeviceInfo(board->id, CL_DEVICE_LOCAL_MEM_SIZE, sizeof local, &local, NULL);
+    if (asked ? strcmp(asked, "gpu") == 0 : (board->type & CL_DEVICE_TYPE_CPU) == 0)
+        return (btcl_shape){4, 16, 128, 128, 64};
+    return (btcl_shape){16, local >= 48 << 10 ? 64 : 32, 16, 1, 1};
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Group sizes start where GPUs are busy and fall until every kernel fits. */
 static bt_status build_largest(const bt_host *host, btcl_board *board, btcl_type type) {
     static const char *const data[BTCL_TYPE_COUNT] = {"F32", "F16", "BF16"};
-    size_t limit = 1, sizes[16] = {0};
-    cl_uint vector = 0;
-    const char *more = getenv("BANTAM_OPENCL_OPTIONS"); /* for tests and for looking for faults */
-    clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof limit, &limit, NULL);
-    clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
-    clGetDeviceInfo(board->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof vector, &vector, NULL);
-    if (sizes[0] > 0 && sizes[0] < limit) limit = sizes[0];
-    /* On a CPU work-items are turns of a loop: few are enough. */
-    const size_t rows = board->type & CL_DEVICE_TYPE_CPU ? 16 : 128, tiles = 64;
-    for (limit = power_of_two(limit);; limit /= 2) {
+    const char *more = getenv("BANTAM_OPENCL_OPTIONS"); /* for looking for faults */
+    const btcl_shape shape = shape_of(board);
+    board->wide = shape.wide;
+    for (size_t limit = group_limit(board);; limit /= 2) {
         char options[512];
         cl_program program = NULL;
         int fits = 0;
         snprintf(options, sizeof options,
-                 "-cl-std=CL1.2 -DDATA=%s -DVEC=%d -DWG=%zu -DGWG=%zu -DAWG=%zu %s", data[type],
-                 vector >= 8 ? 8 : 4, limit < rows ? limit : rows, limit < tiles ? limit : tiles,
-                 limit < tiles ? limit : tiles, more ? more : "");
+                 "-cl-std=CL1.2 -DDATA=%s -DW=%d -DDEPTH=%d -DWG=%zu -DRG=%zu -DGWG=%zu -DAWG=%zu "
+                 "%s",
+                 data[type], shape.wide, shape.depth, least(limit, shape.items),
+                 least(limit, shape.rows), least(limit, shape.tiles), least(limit, shape.tiles),
+                 more ? more : "");
         bt_status status = compile(host, board, type, options, &program);
         if (status != BT_OK) return status;
         status = group_sizes(host, board, type, program, &fits);

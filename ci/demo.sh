@@ -189,13 +189,15 @@ probe=60
 train() {
     if [ ! -s "$dir/updates" ]; then
         run_training --updates $probe
-        set_updates
+        if [ "$(updates_done)" -gt 0 ]; then set_updates; fi
     elif [ "$(updates_done)" -ge "$(cat "$dir/updates")" ]; then
         set_updates
     fi
     if [ "$(time_left)" -lt 10 ]; then
         echo "The $minutes minutes are used up; --minutes with more trains on."
-        return
+        if [ "$(updates_done)" -gt 0 ]; then return; fi
+        echo "demo.sh: not one update was made: nothing to translate with yet" >&2
+        exit 1
     fi
     echo "$(time_left) s are left, up to update $(cat "$dir/updates")." \
         "Ctrl-C is safe: run this again and it goes on."
@@ -204,7 +206,10 @@ train() {
 
 time_left() { echo $((minutes * 60 - spent - SECONDS - reserve)); }
 
-updates_done() { grep -c '"loss"' "$dir/model/log.jsonl" 2>/dev/null || true; }
+# How many updates the log has: 0 without one.
+updates_done() {
+    if [ -s "$dir/model/log.jsonl" ]; then grep -c '"loss"' "$dir/model/log.jsonl" || true; else echo 0; fi
+}
 
 # Writes DIR/updates: those done, and what the time left allows at the pace of the last ones, less a
 # twelfth for validation and checkpoints.

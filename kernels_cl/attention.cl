@@ -3,27 +3,33 @@
  * than 64 is done 64 output columns at a time, its scores made again for each.
  *
  * The order of sums depends on positions in the sequence only: a sequence gives the same bits
- * alone and beside others. At most 22 KiB of local memory. */
+ * alone and beside others. At most 23 KiB of local memory. */
 
 #define AT 32 /* queries, and keys, of a tile */
 #define AD 64 /* columns of a head at a time */
+#define APAD 4 /* rows of a tile begin in different banks, and on 16 bytes */
 
-/* The group's work-items as TQ x TK; each has RQ queries and RK keys (a multiple of 4: whole Philox
- * blocks) next to each other, and RC columns, TK apart. */
-#define TK (AWG >= 64 ? 8 : AWG >= 32 ? 8 : AWG >= 8 ? 4 : AWG >= 4 ? 2 : AWG >= 2 ? 2 : 1)
+/* The group's work-items as TQ x TK. Of a tile each has RQ rows, TQ apart, and KW wides of keys or
+ * CW wides of columns, TK wides apart. */
+#define TK \
+    (W == 16 ? (AWG >= 2 ? 2 : 1) : AWG >= 32 ? 8 : AWG >= 8 ? 4 : AWG >= 2 ? 2 : 1)
 #define TQ (AWG / TK)
 #define RQ (AT / TQ)
-#define RK (AT / TK)
-#define RC (AD / TK)
+#define KW (AT / TK / W)
+#define CW (AD / TK / W)
+#define ROW(i) (tq + TQ * (i))
+#define COL(n) (W * (tk + TK * (n)))
+#define RI (RQ < 4 ? RQ : 4) /* rows whose sums are in registers, */
+#define RN(n) (W == 16 || (n) > 2 ? 1 : (n)) /* and wides of each */
 
-#if AWG >= 32
 #define AUNROLL _Pragma("unroll")
-#else
-#define AUNROLL
-#endif
 
-typedef __local float (*wide_tile)[AD + 1];
-typedef __local float (*square_tile)[AT + 1];
+/* Rows of columns; rows of keys: scores, and operands turned so that keys lie side by side. */
+typedef __local float (*wide_tile)[AD + APAD];
+typedef __local float (*square_tile)[AT + APAD];
+#define TURNED(y) ((square_tile)(__local float *)(y))
+/* Of a tile that holds AT rows of AD columns, or AD rows of AT. */
+#define BOTH_WAYS (AD * (AT + APAD) / (AD + APAD) + 1)
 
 /* One sequence and head, as core/ops/op_args.h has its columns. */
 typedef struct sequence {
@@ -53,56 +59,88 @@ static sequence get_sequence(__global const int *seq, long seq_ld, int heads, lo
     return q;
 }
 
-/* Rows row0 .. of which `rows` are there, columns col .. of which `cols` are there; else zeros.
- * With `index`, row i is index[i]. */
+/* Row r of which `rows` are there, columns col .. of which `cols` are there, else zeros. With
+ * `index`, row i is index[i]. */
+static wide load_row(__global const data_t *x, long ld, long row0, long r, long rows,
+                     __global const int *index, long col, long cols) {
+    if (r >= rows) return (wide)(0.0f);
+    return get_wide(x + (index ? (long)index[r] : row0 + r) * ld + col, cols);
+}
+
+/* Rows of a tile as far as there are some. */
 static void load_rows(wide_tile tile, __global const data_t *x, long ld, long row0, long rows,
                       __global const int *index, long col, long cols) {
-    for (uint e = get_local_id(0); e < AT * AD; e += AWG) {
-        const uint r = e / AD, c = e % AD;
-        float v = 0.0f;
-        if (r < rows && c < cols) v = get1(x + (index ? (long)index[r] : row0 + r) * ld + col + c);
-        tile[r][c] = v;
+    const uint most = (uint)min(rows, (long)AT) * (AD / W);
+    for (uint e = get_local_id(0); e < most; e += AWG) {
+        const uint r = e / (AD / W), c = e % (AD / W) * W;
+        WIDE(vstore)(load_row(x, ld, row0, r, rows, index, col + c, cols - c), 0, &tile[r][c]);
     }
 }
 
-/* acc += X Y^T for this work-item's rows of X (queries) and of Y (keys), `depth` columns of which
- * at most AD are used. */
-static void multiply(float acc[RQ][RK], wide_tile x, wide_tile y, long depth, uint tq, uint tk) {
-    for (int d = 0; d < AD && d < depth; d++) {
-        float row[RK];
-        AUNROLL for (int j = 0; j < RK; j++) row[j] = y[tk * RK + j][d];
-        AUNROLL for (int i = 0; i < RQ; i++) {
-            const float v = x[tq * RQ + i][d];
-            AUNROLL for (int j = 0; j < RK; j++) acc[i][j] += v * row[j];
-        }
+/* The same, turned: tile[c][r]. Rows come in fours. */
+static void load_turned(square_tile tile, __global const data_t *x, long ld, long row0, long rows,
+                        __global const int *index, long col, long cols) {
+    const uint most = (uint)(min(rows, (long)AT) + 3) / 4 * (AD / W);
+    for (uint e = get_local_id(0); e < most; e += AWG) {
+        const uint r = e / (AD / W) * 4, c = e % (AD / W) * W;
+        wide v[4];
+        for (uint i = 0; i < 4; i++)
+            v[i] = load_row(x, ld, row0, r + i, rows, index, col + c, cols - c);
+        put_turned(v, &tile[c][r], AT + APAD);
     }
 }
 
-/* acc += S Y: rows of S and acc are this work-item's, columns are tk + TK c; `count` rows of Y, of
- * which at most AT are used. */
-static void multiply_rows(float acc[RQ][RC], square_tile s, wide_tile y, long count, uint tq,
-                          uint tk) {
-    for (int j = 0; j < AT && j < count; j++) {
-        float row[RC];
-        AUNROLL for (int c = 0; c < RC; c++) row[c] = y[j][tk + TK * c];
-        AUNROLL for (int i = 0; i < RQ; i++) {
-            const float v = s[tq * RQ + i][j];
-            AUNROLL for (int c = 0; c < RC; c++) acc[i][c] += v * row[c];
-        }
+/* acc += A B for this work-item's rows and wides, of which those below `rows` and `cols` count;
+ * sums over `depth`. Element (i, d) of A lies at a[i * a_row + d * a_depth], row d of B at
+ * b[d * b_ld]. */
+#define DEFINE_MULTIPLY(name, n_wides) \
+    static void name(wide acc[RQ][n_wides], __local const float *a, uint a_row, uint a_depth, \
+                     __local const float *b, uint b_ld, long rows, long cols, long depth, uint tq, \
+                     uint tk) { \
+        for (int i0 = 0; i0 < RQ && ROW(i0) < rows; i0 += RI) \
+            for (int n0 = 0; n0 < n_wides && COL(n0) < cols; n0 += RN(n_wides)) { \
+                wide sum[RI][RN(n_wides)]; \
+                AUNROLL for (int i = 0; i < RI; i++) \
+                    AUNROLL for (int n = 0; n < RN(n_wides); n++) sum[i][n] = acc[i0 + i][n0 + n]; \
+                for (int d = 0; d < depth; d++) { \
+                    wide row[RN(n_wides)]; \
+                    AUNROLL for (int n = 0; n < RN(n_wides); n++) \
+                        row[n] = WIDE(vload)(0, b + d * b_ld + COL(n0 + n)); \
+                    AUNROLL for (int i = 0; i < RI; i++) { \
+                        const float v = a[ROW(i0 + i) * a_row + d * a_depth]; \
+                        AUNROLL for (int n = 0; n < RN(n_wides); n++) sum[i][n] += v * row[n]; \
+                    } \
+                } \
+                AUNROLL for (int i = 0; i < RI; i++) \
+                    AUNROLL for (int n = 0; n < RN(n_wides); n++) acc[i0 + i][n0 + n] = sum[i][n]; \
+            } \
     }
+DEFINE_MULTIPLY(multiply_keys, KW)
+DEFINE_MULTIPLY(multiply_cols, CW)
+
+/* z += X Y^T, Y turned. */
+#define SCORE(z, x, y, rows, keys, width) \
+    multiply_keys(z, x[0], AD + APAD, 1, TURNED(y)[0], AT + APAD, rows, keys, \
+                  min((long)(width), (long)AD), tq, tk)
+/* acc += S Y; acc += S^T Y. */
+#define GATHER(acc, s, y, rows, cols, count) \
+    multiply_cols(acc, s[0], AT + APAD, 1, y[0], AD + APAD, rows, cols, \
+                  min((long)(count), (long)AT), tq, tk)
+#define GATHER_TURNED(acc, s, y, rows, cols, count) \
+    multiply_cols(acc, s[0], 1, AT + APAD, y[0], AD + APAD, rows, cols, \
+                  min((long)(count), (long)AT), tq, tk)
+
+static void put_rows(wide acc[RQ][CW], __global data_t *y, long ld, long row0, long rows, long col,
+                     long cols, uint tq, uint tk) {
+    for (int i = 0; i < RQ && ROW(i) < rows; i++)
+        for (int n = 0; n < CW && COL(n) < cols; n++)
+            put_wide(acc[i][n], y + (row0 + ROW(i)) * ld + col + COL(n), cols - COL(n));
 }
 
-static void put_rows(float acc[RQ][RC], __global data_t *y, long ld, long row0, long rows,
-                     long col, long cols, uint tq, uint tk) {
-    for (int i = 0; i < RQ; i++)
-        for (int c = 0; c < RC; c++)
-            if (tq * RQ + i < rows && tk + TK * c < cols)
-                put1(acc[i][c], y + (row0 + tq * RQ + i) * ld + col + tk + TK * c);
-}
-
-/* Does query i (from the sequence's first) see key j? */
-static int sees(const sequence *s, int causal, long i, long j) {
-    return i < s->query_count && j < s->key_count && (!causal || j <= s->query_pos + i);
+/* How many keys query i, from the sequence's first, sees. */
+static long seen_by(const sequence *s, int causal, long i) {
+    if (i >= s->query_count) return 0;
+    return causal ? min(s->key_count, s->query_pos + i + 1) : s->key_count;
 }
 
 /* Keys that a tile of queries from i0 on looks at. */
@@ -111,12 +149,12 @@ static long keys_of(const sequence *s, int causal, long i0) {
     return causal ? min(s->key_count, s->query_pos + last + 1) : s->key_count;
 }
 
-static void zero_rows(float acc[RQ][RC]) {
+static void zero_rows(wide acc[RQ][CW]) {
     for (int i = 0; i < RQ; i++)
-        for (int c = 0; c < RC; c++) acc[i][c] = 0.0f;
+        for (int n = 0; n < CW; n++) acc[i][n] = (wide)(0.0f);
 }
 
-/* Dropout factors of query i and the four keys from j on. */
+/* Dropout factors of query i and the keys from j on. */
 #define FACTORS(s, i, j) \
     drop_factors(DROP_ARGS, (s).head, (s).place, (uint)((s).query_pos + (i)), (uint)(j) / 4)
 
@@ -127,7 +165,7 @@ static void zero_rows(float acc[RQ][RC]) {
 __kernel GROUP(AWG) void k_attn_fwd(CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), IMAT(kidx), DMAT(o),
                                     MAT(lse), const int heads, const long width, const int causal,
                                     const float scale, const long parts, DROP) {
-    __local float x[AT][AD + 1], y[AT][AD + 1], p[AT][AT + 1], side[AT][TK];
+    __local float x[AT][AD + APAD], y[BOTH_WAYS][AD + APAD], p[AT][AT + APAD], side[AT][TK];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
     CDUSE(q);
     CDUSE(k);
@@ -143,78 +181,73 @@ __kernel GROUP(AWG) void k_attn_fwd(CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), IMA
     for (long i0 = part * AT; i0 < s.query_count; i0 += parts * AT)
         for (long out = 0; out < width; out += AD) {
             const long keys = keys_of(&s, causal, i0);
-            float most[RQ], mass[RQ], acc[RQ][RC];
+            const long rows = min(s.query_count - i0, (long)AT);
+            float most[RQ], mass[RQ];
+            wide acc[RQ][CW];
             zero_rows(acc);
             for (int i = 0; i < RQ; i++) {
                 most[i] = -INFINITY;
                 mass[i] = 0.0f;
             }
             for (long j0 = 0; j0 < keys; j0 += AT) {
-                float z[RQ][RK];
+                const long there = min(keys - j0, (long)AT);
+                wide z[RQ][KW];
                 for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) z[i][j] = 0.0f;
+                    for (int n = 0; n < KW; n++) z[i][n] = (wide)(0.0f);
                 for (long at = 0; at < width; at += AD) {
                     if (width > AD || j0 == 0)
-                        load_rows(x, q, q_ld, s.query_row + i0, s.query_count - i0, 0, s.col + at,
-                                  width - at);
-                    load_rows(y, k, k_ld, s.key_row + j0, s.key_count - j0,
-                              index ? index + j0 : 0, s.col + at, width - at);
+                        load_rows(x, q, q_ld, s.query_row + i0, rows, 0, s.col + at, width - at);
+                    load_turned(TURNED(y), k, k_ld, s.key_row + j0, there, index ? index + j0 : 0,
+                                s.col + at, width - at);
                     barrier(CLK_LOCAL_MEM_FENCE);
-                    multiply(z, x, y, width - at, tq, tk);
+                    SCORE(z, x, y, rows, there, width - at);
                     barrier(CLK_LOCAL_MEM_FENCE);
                 }
-                for (int i = 0; i < RQ; i++) {
+                for (int i = 0; i < RQ && ROW(i) < rows; i++) {
+                    const long seen = seen_by(&s, causal, i0 + ROW(i)) - j0;
                     float top = -INFINITY;
-                    for (int j = 0; j < RK; j++) {
-                        z[i][j] = sees(&s, causal, i0 + tq * RQ + i, j0 + tk * RK + j)
-                                      ? z[i][j] * scale
-                                      : -INFINITY;
-                        top = fmax(top, z[i][j]);
+                    for (int n = 0; n < KW; n++) {
+                        z[i][n] = fill_wide(z[i][n] * scale, seen - COL(n), -INFINITY);
+                        top = fmax(top, max_wide(z[i][n]));
                     }
-                    side[tq * RQ + i][tk] = top;
+                    side[ROW(i)][tk] = top;
                 }
-                load_rows(y, v, v_ld, s.key_row + j0, s.key_count - j0, index ? index + j0 : 0,
-                          s.col + out, width - out);
+                load_rows(y, v, v_ld, s.key_row + j0, there, index ? index + j0 : 0, s.col + out,
+                          width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                for (int i = 0; i < RQ; i++) {
+                for (int i = 0; i < RQ && ROW(i) < rows; i++) {
                     float top = most[i];
-                    for (int t = 0; t < TK; t++) top = fmax(top, side[tq * RQ + i][t]);
+                    for (int t = 0; t < TK; t++) top = fmax(top, side[ROW(i)][t]);
                     /* A row without a key so far: exp(-infinity - 0) = 0. */
                     const float base = top == -INFINITY ? 0.0f : top;
                     const float shrink = exp(most[i] - base);
-                    float sum = 0.0f;
+                    wide sum = (wide)(0.0f);
                     most[i] = top;
-                    for (int c = 0; c < RC; c++) acc[i][c] *= shrink;
-                    for (int j = 0; j < RK; j += 4) {
-                        float4 e = exp((float4)(z[i][j], z[i][j + 1], z[i][j + 2], z[i][j + 3]) -
-                                       base);
-                        sum += sum4(e);
-                        if (drop)
-                            e = apply_drop(
-                                FACTORS(s, i0 + tq * RQ + i, j0 + tk * RK + j), e);
-                        p[tq * RQ + i][tk * RK + j] = e.x;
-                        p[tq * RQ + i][tk * RK + j + 1] = e.y;
-                        p[tq * RQ + i][tk * RK + j + 2] = e.z;
-                        p[tq * RQ + i][tk * RK + j + 3] = e.w;
+                    for (int n = 0; n < CW; n++) acc[i][n] *= shrink;
+                    for (int n = 0; n < KW && COL(n) < there; n++) {
+                        wide e = exp(z[i][n] - base);
+                        sum += e;
+                        if (drop) e = apply_drop(FACTORS(s, i0 + ROW(i), j0 + COL(n)), e);
+                        WIDE(vstore)(e, 0, &p[ROW(i)][COL(n)]);
                     }
-                    mass[i] = mass[i] * shrink + sum;
+                    mass[i] = mass[i] * shrink + sum_wide(sum);
                 }
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(acc, p, y, keys - j0, tq, tk);
+                GATHER(acc, p, y, rows, width - out, there);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
-            for (int i = 0; i < RQ; i++) side[tq * RQ + i][tk] = mass[i];
+            for (int i = 0; i < RQ && ROW(i) < rows; i++) side[ROW(i)][tk] = mass[i];
             barrier(CLK_LOCAL_MEM_FENCE);
-            for (int i = 0; i < RQ; i++) {
-                const long row = i0 + tq * RQ + i;
+            for (int i = 0; i < RQ && ROW(i) < rows; i++) {
+                const long row = i0 + ROW(i);
                 float sum = 0.0f;
-                for (int t = 0; t < TK; t++) sum += side[tq * RQ + i][t];
-                for (int c = 0; c < RC; c++) acc[i][c] = sum == 0.0f ? 0.0f : acc[i][c] / sum;
-                if (HAS(lse) && tk == 0 && out == 0 && row < s.query_count)
+                for (int t = 0; t < TK; t++) sum += side[ROW(i)][t];
+                for (int n = 0; n < CW; n++)
+                    acc[i][n] = sum == 0.0f ? (wide)(0.0f) : acc[i][n] / sum;
+                if (HAS(lse) && tk == 0 && out == 0)
                     lse[(s.query_row + row) * lse_ld + s.head] = most[i] + log(sum);
             }
-            put_rows(acc, o, o_ld, s.query_row + i0, s.query_count - i0, s.col + out, width - out,
-                     tq, tk);
+            put_rows(acc, o, o_ld, s.query_row + i0, rows, s.col + out, width - out, tq, tk);
             barrier(CLK_LOCAL_MEM_FENCE);
         }
 }
@@ -222,9 +255,9 @@ __kernel GROUP(AWG) void k_attn_fwd(CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), IMA
 /* ---- backward ---------------------------------------------------------------------------------
  */
 
-#define LANES (WG < 8 ? WG : 8)
+#define LANES (W == 16 ? 1 : WG < 8 ? WG : 8)
 
-/* delta = do . o of each row and head, 8 work-items for each. Reads both once. */
+/* delta = do . o of each row and head, LANES work-items for each. Reads both once. */
 __kernel GROUP(WG) void k_attn_delta(CDMAT(o), CDMAT(grad), __global float *delta_base,
                                      const ulong delta_off, const long rows, const int heads,
                                      const long width) {
@@ -233,43 +266,48 @@ __kernel GROUP(WG) void k_attn_delta(CDMAT(o), CDMAT(grad), __global float *delt
     const ulong unit = get_global_id(0) / LANES;
     ulong row, head;
     split(unit, (ulong)heads, &row, &head);
-    float sum = 0.0f;
+    wide sum = (wide)(0.0f);
     if ((long)row < rows) {
         CDUSE(o) + (long)row * o_ld + (long)head * width;
         CDUSE(grad) + (long)row * grad_ld + (long)head * width;
-        for (long c = lane; c < width; c += LANES) sum += get1(o + c) * get1(grad + c);
+        for (long c = W * (long)lane; c < width; c += W * LANES)
+            sum += get_wide(o + c, width - c) * get_wide(grad + c, width - c);
     }
-    tmp[lid] = sum;
+    tmp[lid] = sum_wide(sum);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lane != 0 || (long)row >= rows) return;
-    sum = 0.0f;
-    for (uint t = 0; t < LANES; t++) sum += tmp[lid + t];
-    delta_base[delta_off + unit] = sum;
+    float all = 0.0f;
+    for (uint t = 0; t < LANES; t++) all += tmp[lid + t];
+    delta_base[delta_off + unit] = all;
 }
 
 /* P and dS = P (drop(dP) - delta) of this work-item's pairs: z holds Q K^T and becomes drop(P),
  * d holds dO V^T and becomes scale dS. */
-#define PAIRS(s, i0, j0) \
-    for (int i = 0; i < RQ; i++) { \
-        const long row = i0 + tq * RQ + i, at = (s).query_row + row; \
-        const int there = row < (s).query_count; \
-        const float l = there ? lse[at * lse_ld + (s).head] : 0.0f; \
-        const float delta = there ? delta_base[delta_off + at * heads + (s).head] : 0.0f; \
-        for (int j = 0; j < RK; j++) { \
-            const long key = j0 + tk * RK + j; \
-            float f = 1.0f; \
+#define PAIRS(s, i0, j0, rows, there) \
+    for (int i = 0; i < RQ && ROW(i) < rows; i++) { \
+        const long row = i0 + ROW(i), at = (s).query_row + row; \
+        const float l = lse[at * lse_ld + (s).head]; \
+        const float delta = delta_base[delta_off + at * heads + (s).head]; \
+        const long seen = seen_by(&(s), causal, row) - j0; \
+        for (int n = 0; n < KW && COL(n) < there; n++) { \
+            const wide e = fill_wide(exp(z[i][n] * scale - l), seen - COL(n), 0.0f); \
+            wide grad_p = d[i][n]; \
+            z[i][n] = e; \
             if (drop) { \
-                if (j % 4 == 0) factors = FACTORS(s, row, key); \
-                f = j % 4 == 0 ? factors.x : j % 4 == 1 ? factors.y : j % 4 == 2 ? factors.z \
-                                                                              : factors.w; \
+                const wide f = FACTORS(s, row, j0 + COL(n)); \
+                grad_p = apply_drop(f, grad_p); \
+                z[i][n] = apply_drop(f, e); \
             } \
-            const int seen = sees(&(s), causal, row, key); \
-            const float e = seen ? exp(z[i][j] * scale - l) : 0.0f; \
-            const float grad_p = f == 0.0f ? 0.0f : f * d[i][j]; \
-            z[i][j] = f == 0.0f ? 0.0f : f * e; \
-            d[i][j] = seen ? scale * e * (grad_p - delta) : 0.0f; \
+            d[i][n] = fill_wide(scale * e * (grad_p - delta), seen - COL(n), 0.0f); \
         } \
     }
+
+/* Of this work-item's pairs to a tile of all. */
+static void put_pairs(wide z[RQ][KW], square_tile tile, long rows, long there, uint tq, uint tk) {
+    for (int i = 0; i < RQ && ROW(i) < rows; i++)
+        for (int n = 0; n < KW && COL(n) < there; n++)
+            WIDE(vstore)(z[i][n], 0, &tile[ROW(i)][COL(n)]);
+}
 
 #define BWD_OPERANDS \
     CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), CMAT(lse), CDMAT(grad), \
@@ -277,29 +315,27 @@ __kernel GROUP(WG) void k_attn_delta(CDMAT(o), CDMAT(grad), __global float *delt
 #define BWD_PARAMS \
     const int heads, const long width, const int causal, const float scale, const long parts, DROP
 
-/* z = Q K^T and d = dO V^T of a tile of pairs. Where the head is no wider than a tile, Q and K are
- * in x and y afterwards. */
-#define SCORES(s, i0, j0) \
+/* z = Q K^T and d = dO V^T of a tile of pairs, `rows` x `there`. Where the head is no wider than a
+ * tile, Q is in x afterwards. */
+#define SCORES(s, i0, j0, rows, there) \
     for (int i = 0; i < RQ; i++) \
-        for (int j = 0; j < RK; j++) z[i][j] = d[i][j] = 0.0f; \
+        for (int n = 0; n < KW; n++) z[i][n] = d[i][n] = (wide)(0.0f); \
     for (long at = 0; at < width; at += AD) { \
-        load_rows(x, grad, grad_ld, (s).query_row + i0, (s).query_count - i0, 0, (s).col + at, \
-                  width - at); \
-        load_rows(y, v, v_ld, (s).key_row + j0, (s).key_count - j0, 0, (s).col + at, width - at); \
+        load_rows(x, grad, grad_ld, (s).query_row + i0, rows, 0, (s).col + at, width - at); \
+        load_turned(TURNED(y), v, v_ld, (s).key_row + j0, there, 0, (s).col + at, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
-        multiply(d, x, y, width - at, tq, tk); \
+        SCORE(d, x, y, rows, there, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
-        load_rows(x, q, q_ld, (s).query_row + i0, (s).query_count - i0, 0, (s).col + at, \
-                  width - at); \
-        load_rows(y, k, k_ld, (s).key_row + j0, (s).key_count - j0, 0, (s).col + at, width - at); \
+        load_rows(x, q, q_ld, (s).query_row + i0, rows, 0, (s).col + at, width - at); \
+        load_turned(TURNED(y), k, k_ld, (s).key_row + j0, there, 0, (s).col + at, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
-        multiply(z, x, y, width - at, tq, tk); \
+        SCORE(z, x, y, rows, there, width - at); \
         barrier(CLK_LOCAL_MEM_FENCE); \
     }
 
 /* dq = scale dS K. A group takes tiles of queries, every `parts`-th. */
 __kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, DMAT(dq), BWD_PARAMS) {
-    __local float x[AT][AD + 1], y[AT][AD + 1], ds[AT][AT + 1];
+    __local float x[AT][AD + APAD], y[BOTH_WAYS][AD + APAD], ds[AT][AT + APAD];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
     CDUSE(q);
     CDUSE(k);
@@ -308,35 +344,32 @@ __kernel GROUP(AWG) void k_attn_bwd_q(BWD_OPERANDS, DMAT(dq), BWD_PARAMS) {
     CDUSE(grad);
     DUSE(dq);
     long part;
-    float4 factors = (float4)(1.0f);
     const sequence s = get_sequence(seq_base + seq_off, seq_ld, heads, width, get_group_id(0),
                                     parts, &part);
     for (long i0 = part * AT; i0 < s.query_count; i0 += parts * AT)
         for (long out = 0; out < width; out += AD) {
             const long keys = keys_of(&s, causal, i0);
-            float acc[RQ][RC];
+            const long rows = min(s.query_count - i0, (long)AT);
+            wide acc[RQ][CW];
             zero_rows(acc);
             for (long j0 = 0; j0 < keys; j0 += AT) {
-                float z[RQ][RK], d[RQ][RK];
-                SCORES(s, i0, j0)
-                PAIRS(s, i0, j0)
-                for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) ds[tq * RQ + i][tk * RK + j] = d[i][j];
-                if (width > AD)
-                    load_rows(y, k, k_ld, s.key_row + j0, s.key_count - j0, 0, s.col + out,
-                              width - out);
+                const long there = min(keys - j0, (long)AT);
+                wide z[RQ][KW], d[RQ][KW];
+                SCORES(s, i0, j0, rows, there)
+                PAIRS(s, i0, j0, rows, there)
+                put_pairs(d, ds, rows, there, tq, tk);
+                load_rows(y, k, k_ld, s.key_row + j0, there, 0, s.col + out, width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(acc, ds, y, keys - j0, tq, tk);
+                GATHER(acc, ds, y, rows, width - out, there);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
-            put_rows(acc, dq, dq_ld, s.query_row + i0, s.query_count - i0, s.col + out,
-                     width - out, tq, tk);
+            put_rows(acc, dq, dq_ld, s.query_row + i0, rows, s.col + out, width - out, tq, tk);
         }
 }
 
 /* dk = scale dS^T Q and dv = drop(P)^T dO. A group takes tiles of keys, every `parts`-th. */
 __kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, DMAT(dk), DMAT(dv), BWD_PARAMS) {
-    __local float x[AT][AD + 1], y[AT][AD + 1], ds[AT][AT + 1];
+    __local float x[AT][AD + APAD], y[BOTH_WAYS][AD + APAD], ds[AT][AT + APAD];
     const uint lid = get_local_id(0), tk = lid % TK, tq = lid / TK;
     CDUSE(q);
     CDUSE(k);
@@ -346,39 +379,34 @@ __kernel GROUP(AWG) void k_attn_bwd_kv(BWD_OPERANDS, DMAT(dk), DMAT(dv), BWD_PAR
     DUSE(dk);
     DUSE(dv);
     long part;
-    float4 factors = (float4)(1.0f);
     const sequence s = get_sequence(seq_base + seq_off, seq_ld, heads, width, get_group_id(0),
                                     parts, &part);
     for (long j0 = part * AT; j0 < s.key_count; j0 += parts * AT)
         for (long out = 0; out < width; out += AD) {
-            float key[RQ][RC], value[RQ][RC];
+            const long there = min(s.key_count - j0, (long)AT);
+            wide key[RQ][CW], value[RQ][CW];
             zero_rows(key);
             zero_rows(value);
             /* Causal: the first query that sees the tile, at a multiple of AT. */
             const long first = causal && j0 > s.query_pos ? (j0 - s.query_pos) / AT * AT : 0;
             for (long i0 = first; i0 < s.query_count; i0 += AT) {
-                float z[RQ][RK], d[RQ][RK];
-                SCORES(s, i0, j0)
-                PAIRS(s, i0, j0)
-                for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) ds[tk * RK + j][tq * RQ + i] = d[i][j];
+                const long rows = min(s.query_count - i0, (long)AT);
+                wide z[RQ][KW], d[RQ][KW];
+                SCORES(s, i0, j0, rows, there)
+                PAIRS(s, i0, j0, rows, there)
+                put_pairs(d, ds, rows, there, tq, tk);
                 if (width > AD)
-                    load_rows(x, q, q_ld, s.query_row + i0, s.query_count - i0, 0, s.col + out,
-                              width - out);
-                load_rows(y, grad, grad_ld, s.query_row + i0, s.query_count - i0, 0, s.col + out,
-                          width - out);
+                    load_rows(x, q, q_ld, s.query_row + i0, rows, 0, s.col + out, width - out);
+                load_rows(y, grad, grad_ld, s.query_row + i0, rows, 0, s.col + out, width - out);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(key, ds, x, s.query_count - i0, tq, tk);
+                GATHER_TURNED(key, ds, x, there, width - out, rows);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                for (int i = 0; i < RQ; i++)
-                    for (int j = 0; j < RK; j++) ds[tk * RK + j][tq * RQ + i] = z[i][j];
+                put_pairs(z, ds, rows, there, tq, tk);
                 barrier(CLK_LOCAL_MEM_FENCE);
-                multiply_rows(value, ds, y, s.query_count - i0, tq, tk);
+                GATHER_TURNED(value, ds, y, there, width - out, rows);
                 barrier(CLK_LOCAL_MEM_FENCE);
             }
-            put_rows(key, dk, dk_ld, s.key_row + j0, s.key_count - j0, s.col + out, width - out,
-                     tq, tk);
-            put_rows(value, dv, dv_ld, s.key_row + j0, s.key_count - j0, s.col + out, width - out,
-                     tq, tk);
+            put_rows(key, dk, dk_ld, s.key_row + j0, there, s.col + out, width - out, tq, tk);
+            put_rows(value, dv, dv_ld, s.key_row + j0, there, s.col + out, width - out, tq, tk);
         }
 }

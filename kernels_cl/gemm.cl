@@ -1,31 +1,21 @@
 /* Matrix products of any shape, strides, transpositions, batches and types. Large plain ones go to
  * CLBlast where the device can run it and it is faster (backends/opencl_gemm.c). */
 
-#define TILE 64  /* rows and columns of C that a group makes */
-#define DEPTH 16 /* of the sum at a time */
-#define PAD 4    /* columns are written to different banks, rows stay on 16 bytes */
+#define TILE 64 /* rows and columns of C that a group makes */
+#define PAD 4   /* columns are written to different banks, rows stay on 16 bytes */
 #define BLOCK_DEPTH 1024 /* of a sum before it is added up: rounding grows with the blocks only */
 
-/* The group's work-items as GM x GN. Each makes RM rows of C, next to each other, and in each RV
- * vectors of columns, GN vectors apart: neighbours read neighbouring vectors. */
+/* The group's work-items as GM x GN. Each makes BM x BN blocks of C in registers, one after the
+ * other: RM rows, GM apart, of RV wides of columns, GN wides apart, so that neighbours read
+ * neighbouring vectors. A full group of a GPU makes the tile in one block each. DEPTH is what the
+ * sums take from local memory at a time. */
 #define GN (GWG >= 64 ? 8 : GWG >= 16 ? 4 : GWG >= 4 ? 2 : 1)
 #define GM (GWG / GN)
-#define RM (TILE / GM)
-#define RV (TILE / GN / VEC)
-
-#if VEC == 8
-#define vec float8
-#define load_vec vload8
-#else
-#define vec float4
-#define load_vec vload4
-#endif
-
-#if GWG >= 32
+#define RM (W == 16 ? 4 : 8)
+#define RV (W == 16 ? 1 : 2)
+#define BM (TILE / GM / RM)
+#define BN (TILE / GN / RV / W)
 #define UNROLL _Pragma("unroll")
-#else
-#define UNROLL /* a work-item makes so much that loops stay loops */
-#endif
 
 typedef __local float (*operand_tile)[TILE + PAD];
 
@@ -34,31 +24,31 @@ typedef __local float (*operand_tile)[TILE + PAD];
 static void load_tile(operand_tile tile, __global const uchar *x, int along_k, long k0, long i0,
                       long depth, long count, long ld, int type, int round) {
     const int bytes = type == F32 ? 4 : 2;
-    for (uint e = get_local_id(0); e < TILE * DEPTH / 4; e += GWG) {
-        const uint fast = along_k ? e % (DEPTH / 4) * 4 : e % (TILE / 4) * 4;
-        const uint slow = along_k ? e / (DEPTH / 4) : e / (TILE / 4);
-        const long row = (along_k ? i0 : k0) + slow, col = (along_k ? k0 : i0) + fast;
-        float4 v = (float4)(0.0f);
-        if (row < (along_k ? count : depth))
-            v = round_as(load4_as(x + (row * ld + col) * bytes, (along_k ? depth : count) - col,
-                                  type),
-                         round);
-        if (along_k) {
-            tile[fast][slow] = v.x;
-            tile[fast + 1][slow] = v.y;
-            tile[fast + 2][slow] = v.z;
-            tile[fast + 3][slow] = v.w;
-        } else {
-            vstore4(v, 0, &tile[slow][fast]);
+    if (along_k) {
+        for (uint e = get_local_id(0); e < TILE / 4 * (DEPTH / W); e += GWG) {
+            const uint k = e % (DEPTH / W) * W, i = e / (DEPTH / W) * 4;
+            wide v[4];
+            for (int r = 0; r < 4; r++) {
+                const long row = i0 + i + r, n = row < count ? depth - (k0 + k) : 0;
+                v[r] = round_as(load_as(x + (row * ld + k0 + k) * bytes, n, type), round);
+            }
+            put_turned(v, &tile[k][i], TILE + PAD);
         }
+        return;
+    }
+    for (uint e = get_local_id(0); e < TILE / W * DEPTH; e += GWG) {
+        const uint k = e / (TILE / W), i = e % (TILE / W) * W;
+        const long n = k0 + k < depth ? count - (i0 + i) : 0;
+        const wide v = load_as(x + ((k0 + k) * ld + i0 + i) * bytes, n, type);
+        WIDE(vstore)(round_as(v, round), 0, &tile[k][i]);
     }
 }
 
-/* Up to four elements of C = alpha sum + beta C. */
-static void put_product(float4 sum, __global uchar *c, long n, int type, float alpha, float beta) {
-    float4 new = alpha == 0.0f ? (float4)(0.0f) : alpha * sum;
-    if (beta != 0.0f) new += beta * load4_as(c, n, type);
-    store4_as(new, c, n, type);
+/* Up to W elements of C = alpha sum + beta C. */
+static void put_product(wide sum, __global uchar *c, long n, int type, float alpha, float beta) {
+    wide new = alpha == 0.0f ? (wide)(0.0f) : alpha * sum;
+    if (beta != 0.0f) new += beta * load_as(c, n, type);
+    store_as(new, c, n, type);
 }
 
 /* C = alpha op(A) op(B) + beta C for batch0 x batch1 matrices; a0 .. c1 lead from one to the next.
@@ -85,38 +75,43 @@ __kernel GROUP(GWG) void k_gemm(AMAT(a), AMAT(b), AMAT(c), const long m, const l
     const long block = c_type == F32 ? BLOCK_DEPTH : max(depth, 1L);
     for (long from = 0; from == 0 || from < depth; from += block) {
         const long to = min(depth, from + block);
-        vec sum[RM][RV];
-        UNROLL for (int i = 0; i < RM; i++)
-            UNROLL for (int v = 0; v < RV; v++) sum[i][v] = (vec)(0.0f);
+        wide sum[BM][BN][RM][RV];
+        for (int b = 0; b < BM * BN; b++)
+            UNROLL for (int i = 0; i < RM; i++)
+                UNROLL for (int v = 0; v < RV; v++) sum[b / BN][b % BN][i][v] = (wide)(0.0f);
         for (long k0 = from; k0 < to; k0 += DEPTH) {
             load_tile(left, a, !trans_a, k0, i0, depth, m, a_ld, a_type, round);
             load_tile(right, b, trans_b, k0, j0, depth, n, b_ld, b_type, round);
             barrier(CLK_LOCAL_MEM_FENCE);
-            for (int k = 0; k < DEPTH; k++) {
-                vec row[RV];
-                UNROLL for (int v = 0; v < RV; v++) row[v] = load_vec(gn + GN * v, right[k]);
-                UNROLL for (int i = 0; i < RM; i++) {
-                    const float x = left[k][gm * RM + i];
-                    UNROLL for (int v = 0; v < RV; v++) sum[i][v] += x * row[v];
+            for (int b = 0; b < BM * BN; b++) {
+                const uint i1 = b / BN * RM * GM + gm, j1 = W * (b % BN * RV * GN + gn);
+                wide part[RM][RV];
+                if (i0 + i1 >= m || j0 + j1 >= n) continue;
+                UNROLL for (int i = 0; i < RM; i++)
+                    UNROLL for (int v = 0; v < RV; v++) part[i][v] = sum[b / BN][b % BN][i][v];
+                for (int k = 0; k < DEPTH; k++) {
+                    wide row[RV];
+                    UNROLL for (int v = 0; v < RV; v++)
+                        row[v] = WIDE(vload)(0, &right[k][j1 + W * GN * v]);
+                    UNROLL for (int i = 0; i < RM; i++) {
+                        const float x = left[k][i1 + GM * i];
+                        UNROLL for (int v = 0; v < RV; v++) part[i][v] += x * row[v];
+                    }
                 }
+                UNROLL for (int i = 0; i < RM; i++)
+                    UNROLL for (int v = 0; v < RV; v++) sum[b / BN][b % BN][i][v] = part[i][v];
             }
             barrier(CLK_LOCAL_MEM_FENCE);
         }
         const float old = from == 0 ? beta : 1.0f;
-        UNROLL for (int i = 0; i < RM; i++) {
-            const long row = i0 + gm * RM + i;
-            UNROLL for (int v = 0; v < RV; v++) {
-                const long col = j0 + VEC * (gn + GN * v), left_over = n - col;
-                __global uchar *out = PLACE(c, to_c + row * c_ld + col);
-                if (row >= m) continue;
-#if VEC == 8
-                put_product(sum[i][v].lo, out, left_over, c_type, alpha, old);
-                out += c_type == F32 ? 16 : 8;
-                put_product(sum[i][v].hi, out, left_over - 4, c_type, alpha, old);
-#else
-                put_product(sum[i][v], out, left_over, c_type, alpha, old);
-#endif
-            }
-        }
+        for (int b = 0; b < BM * BN; b++)
+            UNROLL for (int i = 0; i < RM; i++)
+                UNROLL for (int v = 0; v < RV; v++) {
+                    const long row = i0 + b / BN * RM * GM + gm + GM * i;
+                    const long col = j0 + W * (b % BN * RV * GN + gn + GN * v);
+                    if (row < m && col < n)
+                        put_product(sum[b / BN][b % BN][i][v], PLACE(c, to_c + row * c_ld + col),
+                                    n - col, c_type, alpha, old);
+                }
     }
 }

@@ -4,11 +4,11 @@
  * y = (r - mean) rstd gamma + beta. A work-item reads again only what it wrote itself, so that y
  * and r may lie where x and res are. Reads 4 to 8 bytes, writes 4 to 8 for each element; the
  * second and third look at a row are served by the caches. */
-__kernel GROUP(WG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos), CMAT(gamma),
+__kernel GROUP(RG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos), CMAT(gamma),
                                    CMAT(beta), DMAT(r), DMAT(y), MAT(stats), const long cols,
                                    const float eps, DROP) {
-    __local float tmp[WG];
-    const long row = get_group_id(0), quads = (cols + 3) / 4;
+    __local float tmp[RG];
+    const long row = get_group_id(0), wides = (cols + W - 1) / W;
     CUSE(gamma);
     CUSE(beta);
     CUSE(bias);
@@ -18,29 +18,31 @@ __kernel GROUP(WG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos
     DUSE(r) + row * r_ld;
     DUSE(y) + row * y_ld;
     __global const data_t *in = HAS(r) ? (__global const data_t *)r : x;
-    float sum = 0.0f;
-    for (long q = get_local_id(0); q < quads; q += WG) {
-        const long c = 4 * q, n = cols - c;
-        float4 u = get4(x + c, n);
+    wide sum = (wide)(0.0f);
+    for (long q = get_local_id(0); q < wides; q += RG) {
+        const long c = W * q, n = cols - c;
+        wide u = get_wide(x + c, n);
         if (HAS(r)) {
-            if (HAS(bias)) u += load4(bias + c, n);
-            u = get4(res + c, n) + DROP_ROW(u, rowpos + row * rowpos_ld, q);
+            if (HAS(bias)) u += load_wide(bias + c, n);
+            u = get_wide(res + c, n) + DROP_ROW(u, rowpos + row * rowpos_ld, c);
             u = round_as(u, DATA);
-            put4(u, r + c, n);
+            put_wide(u, r + c, n);
         }
-        sum += sum4(only4(u, n));
+        sum += only_wide(u, n);
     }
     if (!HAS(y)) return;
-    const float mean = group_sum(sum, tmp) / (float)cols;
-    sum = 0.0f;
-    for (long q = get_local_id(0); q < quads; q += WG) {
-        const float4 u = only4(get4(in + 4 * q, cols - 4 * q) - mean, cols - 4 * q);
-        sum += sum4(u * u);
+    const float mean = group_sum(sum_wide(sum), tmp) / (float)cols;
+    sum = (wide)(0.0f);
+    for (long q = get_local_id(0); q < wides; q += RG) {
+        const long c = W * q, n = cols - c;
+        const wide u = only_wide(get_wide(in + c, n) - mean, n);
+        sum += u * u;
     }
-    const float rstd = 1.0f / sqrt(group_sum(sum, tmp) / (float)cols + eps);
-    for (long q = get_local_id(0); q < quads; q += WG) {
-        const long c = 4 * q, n = cols - c;
-        put4((get4(in + c, n) - mean) * rstd * load4(gamma + c, n) + load4(beta + c, n), y + c, n);
+    const float rstd = 1.0f / sqrt(group_sum(sum_wide(sum), tmp) / (float)cols + eps);
+    for (long q = get_local_id(0); q < wides; q += RG) {
+        const long c = W * q, n = cols - c;
+        const wide h = (get_wide(in + c, n) - mean) * rstd;
+        put_wide(h * load_wide(gamma + c, n) + load_wide(beta + c, n), y + c, n);
     }
     if (get_local_id(0) == 0) {
         stats_base[stats_off + row * stats_ld] = mean;
@@ -53,35 +55,35 @@ __kernel GROUP(WG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos
 __kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(part),
                                           const ulong second, const long rows, const long cols,
                                           const long chunk_rows) {
-    __local float4 tmp[WG];
+    __local wide tmp[WG];
     CDUSE(dy);
     CDUSE(x);
     CUSE(stats);
     USE(part);
     const tile t = get_tile(rows, cols, chunk_rows);
-    const long c = 4 * t.quad;
-    float4 dgamma = (float4)(0.0f), dbeta = (float4)(0.0f);
+    const long c = t.col;
+    wide dgamma = (wide)(0.0f), dbeta = (wide)(0.0f);
     for (long r = t.first + t.ry; r < t.last && t.width > 0;) {
-        float4 some = (float4)(0.0f), more = (float4)(0.0f);
+        wide some = (wide)(0.0f), more = (wide)(0.0f);
         for (int k = 0; k < RUN && r < t.last; k++, r += RY) {
             const float mean = stats[r * stats_ld], rstd = stats[r * stats_ld + 1];
-            const float4 d = get4(dy + r * dy_ld + c, t.width);
-            some += d * ((get4(x + r * x_ld + c, t.width) - mean) * rstd);
+            const wide d = get_wide(dy + r * dy_ld + c, t.width);
+            some += d * ((get_wide(x + r * x_ld + c, t.width) - mean) * rstd);
             more += d;
         }
         dgamma += some;
         dbeta += more;
     }
-    put_sums(dgamma, &t, tmp, part, cols);
-    put_sums(dbeta, &t, tmp, part + second, cols);
+    put_sums(dgamma, &t, tmp, part, cols, 1);
+    put_sums(dbeta, &t, tmp, part + second, cols, 1);
 }
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr) where it is
  * wanted. Reads 8 to 12 bytes, writes 4 to 8 for each element. */
-__kernel GROUP(WG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma), CDMAT(dres),
+__kernel GROUP(RG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma), CDMAT(dres),
                                    IMAT(rowpos), DMAT(dr), DMAT(dx), const long cols, DROP) {
-    __local float tmp[WG];
-    const long row = get_group_id(0), quads = (cols + 3) / 4;
+    __local float tmp[RG];
+    const long row = get_group_id(0), wides = (cols + W - 1) / W;
     CDUSE(dy) + row * dy_ld;
     CDUSE(x) + row * x_ld;
     CUSE(stats) + row * stats_ld;
@@ -91,22 +93,22 @@ __kernel GROUP(WG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma)
     DUSE(dr) + row * dr_ld;
     DUSE(dx) + row * dx_ld;
     const float mean = stats[0], rstd = stats[1];
-    float sum_g = 0.0f, sum_gh = 0.0f;
-    for (long q = get_local_id(0); q < quads; q += WG) {
-        const long c = 4 * q, n = cols - c;
-        const float4 g = get4(dy + c, n) * load4(gamma + c, n);
-        sum_g += sum4(only4(g, n));
-        sum_gh += sum4(only4(g * ((get4(x + c, n) - mean) * rstd), n));
+    wide sum_g = (wide)(0.0f), sum_gh = (wide)(0.0f);
+    for (long q = get_local_id(0); q < wides; q += RG) {
+        const long c = W * q, n = cols - c;
+        const wide g = get_wide(dy + c, n) * load_wide(gamma + c, n);
+        sum_g += only_wide(g, n);
+        sum_gh += only_wide(g * ((get_wide(x + c, n) - mean) * rstd), n);
     }
-    const float mean_g = group_sum(sum_g, tmp) / (float)cols;
-    const float mean_gh = group_sum(sum_gh, tmp) / (float)cols;
-    for (long q = get_local_id(0); q < quads; q += WG) {
-        const long c = 4 * q, n = cols - c;
-        const float4 g = get4(dy + c, n) * load4(gamma + c, n);
-        const float4 h = (get4(x + c, n) - mean) * rstd;
-        float4 d = rstd * (g - mean_g - h * mean_gh);
-        if (HAS(dres)) d += get4(dres + c, n);
-        put4(d, dr + c, n);
-        if (HAS(dx)) put4(DROP_ROW(d, rowpos + row * rowpos_ld, q), dx + c, n);
+    const float mean_g = group_sum(sum_wide(sum_g), tmp) / (float)cols;
+    const float mean_gh = group_sum(sum_wide(sum_gh), tmp) / (float)cols;
+    for (long q = get_local_id(0); q < wides; q += RG) {
+        const long c = W * q, n = cols - c;
+        const wide g = get_wide(dy + c, n) * load_wide(gamma + c, n);
+        const wide h = (get_wide(x + c, n) - mean) * rstd;
+        wide d = rstd * (g - mean_g - h * mean_gh);
+        if (HAS(dres)) d += get_wide(dres + c, n);
+        put_wide(d, dr + c, n);
+        if (HAS(dx)) put_wide(DROP_ROW(d, rowpos + row * rowpos_ld, c), dx + c, n);
     }
 }

@@ -1,28 +1,33 @@
-/* Sums of squares, the scalar block, and AdamW over whole or compact gradients, with moments in fp32
- * or in 8 bits. */
+/* Sums of squares, the scalar block, and AdamW over whole or compact gradients, with moments in
+ * fp32 or in 8 bits. */
 
 #define BLOCK 65536
 
 /* part[b] = (s, q): the sum of squares of block b is s^2 q with s the largest magnitude; q is NaN
  * where something is not finite. One group takes a block. Reads 8 bytes for each element, the
  * second half from the caches where they hold 256 KiB. */
-__kernel GROUP(WG) void k_sumsq(__global const float *x_base, const ulong x_off, const long n,
+__kernel GROUP(RG) void k_sumsq(__global const float *x_base, const ulong x_off, const long n,
                                 MAT(part)) {
-    __local float tmp[WG];
+    __local float tmp[RG];
     CUSE(x);
     USE(part);
     const long b = get_group_id(0), from = b * BLOCK, to = min(n, from + BLOCK);
-    float most = 0.0f, bad = 0.0f, sum = 0.0f;
-    for (long i = from + get_local_id(0); i < to; i += WG) {
-        most = fmax(most, fabs(x[i]));
-        if (!isfinite(x[i])) bad = 1.0f;
+    wide most = (wide)(0.0f), bad = (wide)(0.0f);
+    float sum = 0.0f;
+    for (long i = from + W * (long)get_local_id(0); i < to; i += W * RG) {
+        const wide y = load_wide(x + i, to - i);
+        most = fmax(most, fabs(y));
+        bad += y - y; /* NaN where it is not finite */
     }
-    const float s = group_max(most, tmp);
-    const int finite = group_max(bad, tmp) == 0.0f;
-    for (long i = from + get_local_id(0); finite && s > 0.0f && i < to;) {
-        float some = 0.0f;
-        for (int k = 0; k < 8 * RUN && i < to; k++, i += WG) some += (x[i] / s) * (x[i] / s);
-        sum += some;
+    const float s = group_max(max_wide(most), tmp);
+    const int finite = group_sum(sum_wide(bad), tmp) == 0.0f;
+    for (long i = from + W * (long)get_local_id(0); finite && s > 0.0f && i < to;) {
+        wide some = (wide)(0.0f);
+        for (int k = 0; k < 2 * RUN && i < to; k++, i += W * RG) {
+            const wide y = load_wide(x + i, to - i) / s;
+            some += y * y;
+        }
+        sum += sum_wide(some);
     }
     const float q = group_sum(sum, tmp);
     if (get_local_id(0) == 0) {
@@ -34,16 +39,16 @@ __kernel GROUP(WG) void k_sumsq(__global const float *x_base, const ulong x_off,
 /* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
  * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite; then the loss scale
  * of the next update. One group. */
-__kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
+__kernel GROUP(RG) void k_update_scalars(CMAT(part), const long parts,
                                          __global float *scalars_base, const ulong scalars_off,
                                          const int growth_interval, const float scale_max) {
-    __local float tmp[WG];
+    __local float tmp[RG];
     CUSE(part);
     USE(scalars);
     float most = 0.0f, sum = 0.0f;
-    for (long i = get_local_id(0); i < parts; i += WG) most = fmax(most, part[i * part_ld]);
+    for (long i = get_local_id(0); i < parts; i += RG) most = fmax(most, part[i * part_ld]);
     most = group_max(most, tmp);
-    for (long i = get_local_id(0); i < parts; i += WG) {
+    for (long i = get_local_id(0); i < parts; i += RG) {
         const float s = most > 0.0f ? part[i * part_ld] / most : 1.0f;
         sum += s * s * part[i * part_ld + 1];
     }
@@ -67,8 +72,8 @@ __kernel GROUP(WG) void k_update_scalars(CMAT(part), const long parts,
         const float decay, const int decoupled
 #define ADAMW_ARGS beta1, rest1, beta2, rest2, eps, decay, decoupled
 
-/* The arithmetic of a step of four elements (core/ops/op_args.h); gives the new weights. */
-static float4 adam4(float4 grad, __global const float *scalars, float4 weight, float4 *m, float4 *v,
+/* The arithmetic of a step of W elements (core/ops/op_args.h); gives the new weights. */
+static wide adam(wide grad, __global const float *scalars, wide weight, wide *m, wide *v,
                     ADAMW) {
     grad *= scalars[FACTOR];
     if (!decoupled) grad += decay * weight;
@@ -79,24 +84,23 @@ static float4 adam4(float4 grad, __global const float *scalars, float4 weight, f
            scalars[LR] * (*m / scalars[CORRECTION1]) / (sqrt(*v / scalars[CORRECTION2]) + eps);
 }
 
-/* A step of four elements, of which the first n are there. */
-static void step4(float4 grad, __global const float *scalars, __global float *w, __global float *m,
-                  __global float *v, long n, ADAMW) {
-    float4 m1 = load4(m, n), m2 = load4(v, n);
-    store4(adam4(grad, scalars, load4(w, n), &m1, &m2, ADAMW_ARGS), w, n);
-    store4(m1, m, n);
-    store4(m2, v, n);
+/* A step of W elements, of which the first n are there. */
+static void step_wide(wide grad, __global const float *scalars, __global float *w,
+                      __global float *m, __global float *v, long n, ADAMW) {
+    wide m1 = load_wide(m, n), m2 = load_wide(v, n);
+    store_wide(adam(grad, scalars, load_wide(w, n), &m1, &m2, ADAMW_ARGS), w, n);
+    store_wide(m1, m, n);
+    store_wide(m2, v, n);
 }
 
 /* First entry of an ascending index that is `row` or more. */
 static long find_row(__global const int *index, long ld, long kept, long row) {
-    long low = 0, high = kept;
-    while (low < high) {
-        const long middle = (low + high) / 2;
-        if (index[middle * ld] < row)
-            low = middle + 1;
-        else
-            high = middle;
+    long low = 0;
+    for (long n = kept; n > 0;) { /* chooses without a branch: which way is anybody's guess */
+        const long half_way = n / 2;
+        const int behind = index[(low + half_way) * ld] < row;
+        low = behind ? low + half_way + 1 : low;
+        n = behind ? n - half_way - 1 : half_way;
     }
     return low;
 }
@@ -108,13 +112,13 @@ __kernel GROUP(WG) void k_adamw(__global const float *g_base, const ulong g_off,
                                 const ulong m_off, __global float *v_base, const ulong v_off,
                                 const long n, ADAMW) {
     CUSE(scalars);
-    const long c = 4 * (long)get_global_id(0), left = n - c;
+    const long c = W * (long)get_global_id(0), left = n - c;
     if (left <= 0 || scalars[SKIP] != 0.0f) return;
     CUSE(g) + c;
     USE(w) + c;
     USE(m) + c;
     USE(v) + c;
-    step4(load4(g, left), scalars, w, m, v, left, ADAMW_ARGS);
+    step_wide(load_wide(g, left), scalars, w, m, v, left, ADAMW_ARGS);
 }
 
 /* Rows of a table from first_row on whose gradient is compact: row index[k] has row k of g, all
@@ -132,73 +136,80 @@ __kernel GROUP(WG) void k_adamw_rows(CMAT(g), IMAT(index), __global const float 
     USE(m);
     USE(v);
     ulong r, q;
-    split(get_global_id(0), (ulong)(cols + 3) / 4, &r, &q);
+    split(get_global_id(0), (ulong)(cols + W - 1) / W, &r, &q);
     if ((long)r >= rows || scalars[SKIP] != 0.0f) return;
-    const long c = 4 * (long)q, n = cols - c;
+    const long c = W * (long)q, n = cols - c;
     const long row = first_row + (long)r, k = find_row(index, index_ld, kept, row);
     const int there = k < kept && index[k * index_ld] == row;
-    const float4 grad = there ? load4(g + k * g_ld + c, n) : (float4)(0.0f);
-    step4(grad, scalars, w + r * w_ld + c, m + r * m_ld + c, v + r * v_ld + c, n, ADAMW_ARGS);
+    const wide grad = there ? load_wide(g + k * g_ld + c, n) : (wide)(0.0f);
+    step_wide(grad, scalars, w + r * w_ld + c, m + r * m_ld + c, v + r * v_ld + c, n, ADAMW_ARGS);
 }
 
 /* ---- moments in 8 bits ------------------------------------------------------------------------ */
 
 #define CODES(x) __global uchar *x##_base, const ulong x##_off
 #define BLOCK8 256
-#define QUADS8 (BLOCK8 / 4)
+#define WIDES8 (BLOCK8 / W)
 
-/* Up to four codes; what is not there is 0. */
-static uchar4 load_codes(__global const uchar *p, long n) {
-    return (uchar4)(n > 0 ? p[0] : 0, n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, n > 3 ? p[3] : 0);
+/* Up to W codes; what is not there is 0. */
+static WIDE(uchar) load_codes(__global const uchar *p, long n) {
+    if (n >= W) return WIDE(vload)(0, p);
+    uchar x[W];
+    for (int i = 0; i < W; i++) x[i] = i < n ? p[i] : 0;
+    return WIDE(vload)(0, x);
 }
 
-static void store_codes(uchar4 x, __global uchar *p, long n) {
-    if (n > 0) p[0] = x.x;
-    if (n > 1) p[1] = x.y;
-    if (n > 2) p[2] = x.z;
-    if (n > 3) p[3] = x.w;
+static void store_codes(WIDE(uchar) x, __global uchar *p, long n) {
+    if (n >= W) {
+        WIDE(vstore)(x, 0, p);
+        return;
+    }
+    uchar y[W];
+    WIDE(vstore)(x, 0, y);
+    for (int i = 0; i < W && i < n; i++) p[i] = y[i];
 }
 
 /* scale (c / most)^4, with the sign of c. */
-static float4 widen4(float4 c, float scale, float most) {
-    const float4 t = fabs(c) / most, u = t * t;
+static wide widen(wide c, float scale, float most) {
+    const wide t = fabs(c) / most, u = t * t;
     return copysign(scale * (u * u), c);
 }
 
 /* most (a / scale)^(1/4), rounded; `most` where the scale is not finite. */
-static int4 root_codes(float4 a, float scale, float most) {
-    const float4 t = sqrt(sqrt(a / scale));
-    return convert_int4(most * select((float4)(1.0f), t, islessequal(t, (float4)(1.0f))) + 0.5f);
+static iwide root_codes(wide a, float scale, float most) {
+    const wide t = sqrt(sqrt(a / scale));
+    return WIDE(convert_int)(most * select((wide)(1.0f), t, islessequal(t, (wide)(1.0f))) + 0.5f);
 }
 
-/* Four elements of the gradient of a table from `at` behind first_row on. */
-static float4 spread4(__global const float *g, long g_ld, __global const int *index, long index_ld,
+/* W elements of the gradient of a table from `at` behind first_row on. */
+static wide spread(__global const float *g, long g_ld, __global const int *index, long index_ld,
                       long cols, long kept, long first_row, long at, long n) {
-    float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float x[W];
     ulong row, col;
     split((ulong)at, (ulong)cols, &row, &col);
     row += (ulong)first_row;
     long k = find_row(index, index_ld, kept, (long)row);
-    for (int i = 0; i < 4 && i < n; i++) {
+    for (int i = 0; i < W; i++) x[i] = 0.0f;
+    for (int i = 0; i < W && i < n; i++) {
         if (k < kept && index[k * index_ld] == (long)row) x[i] = g[k * g_ld + (long)col];
         if ((long)++col < cols) continue;
         col = 0;
         row++;
         while (k < kept && index[k * index_ld] < (long)row) k++;
     }
-    return (float4)(x[0], x[1], x[2], x[3]);
+    return WIDE(vload)(0, x);
 }
 
 /* One group steps one block: it keeps the new moments in local memory until their largest are
  * known. Reads 10 bytes and writes 6 for each element, those of g less where an index leaves rows
  * out. */
-__kernel GROUP(WG) void k_adamw8(CMAT(g), IMAT(index), __global const float *scalars_base,
+__kernel GROUP(RG) void k_adamw8(CMAT(g), IMAT(index), __global const float *scalars_base,
                                  const ulong scalars_off, __global float *w_base, const ulong w_off,
                                  CODES(m), __global float *ms_base, const ulong ms_off, CODES(v),
                                  __global float *vs_base, const ulong vs_off, const long n,
                                  const long cols, const long kept, const long first_row, ADAMW) {
-    __local float4 new_m[QUADS8], new_v[QUADS8];
-    __local float tmp[WG];
+    __local wide new_m[WIDES8], new_v[WIDES8];
+    __local float tmp[RG];
     CUSE(g);
     IUSE(index);
     CUSE(scalars);
@@ -209,34 +220,35 @@ __kernel GROUP(WG) void k_adamw8(CMAT(g), IMAT(index), __global const float *sca
     __global float *ms = ms_base + ms_off + b, *vs = vs_base + vs_off + b;
     const float old_ms = *ms, old_vs = *vs;
     float most_m = 0.0f, most_v = 0.0f;
-    for (int q = get_local_id(0); q < QUADS8; q += WG) {
-        const long at = 4 * q, left = n - from - at;
+    for (int q = get_local_id(0); q < WIDES8; q += RG) {
+        const long at = W * q, left = n - from - at;
         if (left <= 0) break;
-        float4 x = widen4(convert_float4(as_char4(load_codes(m + at, left))), old_ms, 127.0f);
-        float4 y = widen4(convert_float4(load_codes(v + at, left)), old_vs, 255.0f);
-        const float4 grad =
-            HAS(index) ? spread4(g, g_ld, index, index_ld, cols, kept, first_row, from + at, left)
-                       : load4(g + from + at, left);
-        const float4 weight = adam4(grad, scalars, load4(w + at, left), &x, &y, ADAMW_ARGS);
-        store4(weight, w + at, left);
-        new_m[q] = x = only4(x, left);
-        new_v[q] = y = only4(y, left);
+        const WIDE(char) code = WIDE(as_char)(load_codes(m + at, left));
+        wide x = widen(WIDE(convert_float)(code), old_ms, 127.0f);
+        wide y = widen(WIDE(convert_float)(load_codes(v + at, left)), old_vs, 255.0f);
+        const wide grad =
+            HAS(index) ? spread(g, g_ld, index, index_ld, cols, kept, first_row, from + at, left)
+                       : load_wide(g + from + at, left);
+        const wide weight = adam(grad, scalars, load_wide(w + at, left), &x, &y, ADAMW_ARGS);
+        store_wide(weight, w + at, left);
+        new_m[q] = x = only_wide(x, left);
+        new_v[q] = y = only_wide(y, left);
         x = fabs(x);
-        most_m = fmax(most_m, fmax(fmax(x.x, x.y), fmax(x.z, x.w)));
-        most_v = fmax(most_v, fmax(fmax(y.x, y.y), fmax(y.z, y.w)));
+        most_m = fmax(most_m, max_wide(x));
+        most_v = fmax(most_v, max_wide(y));
     }
     most_m = group_max(most_m, tmp);
     most_v = group_max(most_v, tmp);
-    for (int q = get_local_id(0); q < QUADS8; q += WG) {
-        const long at = 4 * q, left = n - from - at;
+    for (int q = get_local_id(0); q < WIDES8; q += RG) {
+        const long at = W * q, left = n - from - at;
         if (left <= 0) break;
-        int4 x = 0, y = 0;
+        iwide x = 0, y = 0;
         if (most_m > 0.0f) x = root_codes(fabs(new_m[q]), most_m, 127.0f);
         if (most_v > 0.0f) y = root_codes(new_v[q], most_v, 255.0f);
-        x = select(x, -x, isless(new_m[q], (float4)(0.0f)));
-        y = select(y, (int4)(1), (y == 0) & isgreater(new_v[q], (float4)(0.0f)));
-        store_codes(as_uchar4(convert_char4(x)), m + at, left);
-        store_codes(convert_uchar4(y), v + at, left);
+        x = select(x, -x, isless(new_m[q], (wide)(0.0f)));
+        y = select(y, (iwide)(1), (y == 0) & isgreater(new_v[q], (wide)(0.0f)));
+        store_codes(WIDE(as_uchar)(WIDE(convert_char)(x)), m + at, left);
+        store_codes(WIDE(convert_uchar)(y), v + at, left);
     }
     if (get_local_id(0) == 0) {
         *ms = most_m;

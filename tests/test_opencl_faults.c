@@ -232,13 +232,52 @@ START_TEST(two_at_once) {
 }
 END_TEST
 
+/* Each call of an update of the second device fails in turn, and all after it: told, and the first
+ * one goes on computing what it computes alone. */
+START_TEST(one_of_two_fails) {
+    static const int64_t source[] = {5, 3}, target[] = {4, 7};
+    enum { MOST = 400 };
+    static double alone[MOST];
+    mk_setup s = mk_defaults();
+    s.model.encoder_layers = s.model.decoder_layers = 1;
+    s.sentence = mk_sentences(2, source, target, 97, 1);
+    s.sentences = 2;
+    s.backend = "opencl:0";
+    mk_model first = mk_open(&s);
+    for (int64_t n = 0; n < MOST; n++) alone[n] = update_of(&first, &s, n + 1).loss;
+    mk_close(&first);
+    first = mk_open(&s);
+    int64_t n = 0;
+    for (int more = 1; more; n++) {
+        ck_assert(n < MOST && update_of(&first, &s, n + 1).loss == alone[n]);
+        s.backend = "opencl:1";
+        mk_model second = mk_open(&s);
+        bti_update_result r;
+        calls_start(n + 1, 1);
+        const bt_status status =
+            bti_engine_update(second.engine, s.sentence, s.sentences, 1, 1e-3, &r);
+        calls_stop();
+        more = calls.failed != NULL;
+        if (more) is_told(status);
+        ck_assert_int_eq(status == BT_OK, !more);
+        mk_close(&second);
+    }
+    mk_close(&first);
+    nothing_left();
+    printf("an update on a second device: %lld calls, each of which failed\n", (long long)n - 1);
+    ck_assert_int_gt(n, 50);
+}
+END_TEST
+
 static void add(TCase *tc) {
     if (!mk_there()) return;
     if (strcmp(kit_backend(), "opencl:1") == 0) {
-        if (devices() >= 2)
-            tcase_add_test(tc, two_at_once);
-        else
+        if (devices() < 2) {
             kit_skip("two devices at once: %d OpenCL devices", devices());
+            return;
+        }
+        tcase_add_test(tc, two_at_once);
+        tcase_add_test(tc, one_of_two_fails);
         return;
     }
     tcase_add_test(tc, opening_fails);

@@ -1,14 +1,16 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
  * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
  *
- * usage: step [sweep|best|plan|pair] [backend] [updates] [d ff heads layers vocab batch length
+ * usage: step [sweep|best|plan|pair|ops] [backend] [updates] [d ff heads layers vocab batch length
  *             precision]
  *        defaults: cpu 3 512 2048 8 6 32100 128 15 fp32; lengths are length +- a half on both sides
  * With `sweep`: budgets from the least that will do to plenty; of each plan the predicted and the
  * measured seconds an update (least of `updates` after one that warms; processor seconds with one
  * thread, which other programs disturb little), at the end the median error.
  * With `pair`: updates in fp32 and in `precision` in turn, seconds of each and their ratio, which
- * other programs disturb less than either. OMP_THREAD_LIMIT=1 gives one thread. */
+ * other programs disturb less than either. OMP_THREAD_LIMIT=1 gives one thread.
+ * With `ops`: the same updates on the cpu backend and on `backend` in turn, and of each op the
+ * seconds on both side by side: medians of the updates, and their ratio. */
 #include <stdio.h>
 #include <time.h>
 
@@ -240,6 +242,55 @@ static void pair(int argc, char **argv) {
     mk_close(&b);
 }
 
+/* ---- ops --------------------------------------------------------------------------------------
+ */
+
+enum { MOST_UPDATES = 100 };
+typedef struct op_seconds {
+    double of[BT_OP_COUNT][MOST_UPDATES];
+} op_seconds;
+
+static void time_ops(mk_model *m, const mk_setup *s, int64_t u, op_seconds *out) {
+    bt_trace_row *row = bti_trace_rows(m->dev);
+    bti_update_result r;
+    memset(row, 0, BT_OP_COUNT * sizeof *row);
+    kit_ok(bti_engine_update(m->engine, s->sentence, s->sentences, (uint64_t)u + 2, 1e-4, &r));
+    for (int op = 0; op < BT_OP_COUNT; op++) out->of[op][u] = row[op].seconds;
+}
+
+/* The same updates on the cpu backend and on another one in turn, op by op. */
+static void ops(int argc, char **argv) {
+    static op_seconds seconds[2];
+    int64_t updates = argument(argc, argv, 2, 3), target;
+    if (updates > MOST_UPDATES) updates = MOST_UPDATES;
+    mk_setup s = setup_of(argc, argv, &target);
+    const char *backend[2] = {"trace:cpu", kit_str("trace:%s", s.backend)};
+    mk_model m[2];
+    double total[2] = {0, 0};
+    for (int k = 0; k < 2; k++) {
+        bti_update_result r;
+        s.backend = backend[k];
+        m[k] = mk_open(&s);
+        printf("%s: %s\n", backend[k], m[k].dev->info.name);
+        kit_ok(bti_engine_update(m[k].engine, s.sentence, s.sentences, 1, 1e-4, &r));
+        bti_trace_options(m[k].dev)->time = 1;
+    }
+    for (int64_t u = 0; u < updates; u++)
+        for (int k = 0; k < 2; k++) time_ops(&m[k], &s, u, &seconds[k]);
+    printf("%-16s %8s %12s %12s %7s\n", "op", "calls", "cpu ms", "ms", "ratio");
+    for (int op = 0; op < BT_OP_COUNT; op++) {
+        uint64_t calls = bti_trace_rows(m[1].dev)[op].calls;
+        double t[2];
+        for (int k = 0; k < 2; k++) total[k] += t[k] = median(seconds[k].of[op], updates);
+        if (t[0] + t[1] > 0)
+            printf("%-16s %8llu %12.3f %12.3f %7.2f\n", bti_op_info((bt_op)op)->name,
+                   (unsigned long long)calls, 1e3 * t[0], 1e3 * t[1], t[1] / t[0]);
+    }
+    printf("%-16s %8s %12.3f %12.3f %7.2f\n", "all", "", 1e3 * total[0], 1e3 * total[1],
+           total[1] / total[0]);
+    for (int k = 0; k < 2; k++) mk_close(&m[k]);
+}
+
 /* ---- best -------------------------------------------------------------------------------------
  */
 
@@ -304,6 +355,8 @@ START_TEST(bench) {
         pair(saved_argc - 1, saved_argv + 1);
     else if (saved_argc > 1 && strcmp(saved_argv[1], "plan") == 0)
         plan(saved_argc - 1, saved_argv + 1);
+    else if (saved_argc > 1 && strcmp(saved_argv[1], "ops") == 0)
+        ops(saved_argc - 1, saved_argv + 1);
     else
         run(saved_argc, saved_argv);
 }
