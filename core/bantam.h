@@ -47,7 +47,9 @@ BT_API const char *bt_status_text(bt_status status);
 /* What failed last in this thread; "" when nothing did. Owned by the library. */
 BT_API const char *bt_last_error(void);
 
-typedef enum bt_log_level { BT_LOG_DEBUG, BT_LOG_INFO, BT_LOG_WARN } bt_log_level;
+/* BT_LOG_STALLED comes from a thread of its own: a device does not answer, and the thread that
+ * called it never returns. A program can do no better than to end itself, by _exit. */
+typedef enum bt_log_level { BT_LOG_DEBUG, BT_LOG_INFO, BT_LOG_WARN, BT_LOG_STALLED } bt_log_level;
 typedef void (*bt_log_fn)(void *user, bt_log_level level, const char *text);
 /* Where notices and warnings go; NULL (the default) drops them. Not thread-safe: set it first. */
 BT_API void bt_set_log(bt_log_fn fn, void *user);

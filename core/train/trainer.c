@@ -372,6 +372,17 @@ static bt_status run(trainer *t) {
     return BT_OK;
 }
 
+/* A device that fails ends the run: when, and what is safe. */
+static bt_status with_what_is_safe(const trainer *t, bt_status status) {
+    if (status != BT_EDEVICE) return status;
+    if (t->saved < 0) return bti_fail_prefix(status, "after update %lld", (long long)t->done);
+    return bti_fail(
+        status,
+        "after update %lld: %s; the checkpoint of update %lld is whole: --resume goes on "
+        "from it, on any device",
+        (long long)t->done, bt_last_error(), (long long)t->saved);
+}
+
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
@@ -511,7 +522,8 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
     if (status == BT_OK) say_plan(&t);
-    if (status == BT_OK) status = run(&t);
+    const int runs = status == BT_OK;
+    if (runs) status = run(&t);
     bti_log_json_close(t.log);
     if (t.done > 0) plot(&t);
     bti_validation_close(t.validation);
@@ -520,5 +532,5 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_free(t.sentence);
     bti_free(t.data_text);
     bti_free(t.run_text);
-    return status;
+    return runs ? with_what_is_safe(&t, status) : status;
 }
