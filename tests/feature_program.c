@@ -134,6 +134,10 @@ START_TEST(h1_counts) {
     put_npy(p, "image.npy", "(101, 64)", 6464);
     check_bad(p, NULL, "image.npy has 101 examples", "labels has 100 labels");
     p = new_place(classes);
+    check_bad(p, "model.outputs=3", "model.outputs is 3, the labels of ", "have 2: leave it out");
+    check_refused(bantam("plan", p.yaml, "--device", "k80", "--set",
+                         "data.features.0.train=typo.npy", "--set", "data.features.0.width=0"),
+                  kit_str("to plan without %s", in(p, "typo.npy")));
     check_bad(p, "data.features.0.width=32", "image.npy: rows are 64 numbers wide",
               "data.features.0.width is 32");
     p = new_place(captions);

@@ -293,6 +293,9 @@ START_TEST(captions) {
                   "bantam evaluate compares it with a reference");
     check_refused(bantam("translate", p.out), "give its file, image=FILE");
     check_refused(bantam("translate", p.out, "--features", "sound=x.npy"), "no such feature");
+    check_refused(bantam("translate", p.out, "--features", "image="), "written NAME=FILE");
+    check_refused(bantam("translate", p.out, "--features", "image=a", "--features", "image=b"),
+                  "\"image=a\" and \"image=b\": a feature has one file");
     check_refused(bantam("predict", p.out, "--features", kit_str("image=%s", in(p, "x.npy"))),
                   "bantam translate");
 }

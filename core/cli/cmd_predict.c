@@ -10,7 +10,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     bt_predict_options o = {0};
     bt_prediction_scores scores;
     cli_list features = {NULL, 0};
-    cli_lines lines = {NULL};
+    cli_lines lines = {.path = NULL};
     int64_t batch = 0, threads = 0;
     const cli_option options[] = {
         {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},

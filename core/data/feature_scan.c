@@ -107,7 +107,7 @@ static bt_status refuse(const scan *s) {
         snprintf(place, sizeof place, "example %" PRId64 ", ", example);
     return bti_fail(BT_EINPUT,
                     "%s: %srow %" PRId64 ", column %" PRId64 " is %s; rows with NaN or infinity in "
-                    "all: %" PRId64,
+                    "all: %" PRId64 "; every number must be finite as float32",
                     file->path, place, r->rows == 1 && r->count > 1 ? example : row % r->rows + 1,
                     column, isnan(s->bad) ? "NaN" : "infinity", s->bad_rows);
 }

@@ -99,7 +99,7 @@ static bt_status add_array(bti_features *f, const bti_features_spec *spec, const
 
 static bt_status add_whole(bti_features *f, const bti_features_spec *spec, const bti_array *a) {
     int64_t count = a->dims > 0 ? a->shape[0] : 1;
-    if (count == 0) return bti_fail(BT_EINPUT, "no example");
+    if (count == 0) return bti_fail(BT_EINPUT, "no example: the first size of its shape is 0");
     if (a->place.deflated && count > 1)
         return bti_fail(BT_EINPUT,
                         "one compressed array for %" PRId64

@@ -54,8 +54,12 @@ static bt_status add_name(bti_labels *l, const bti_labels_spec *spec, const char
     if (spec->classes == NULL) {
         BT_TRY(bti_strings_add(&l->names, name, n, &id));
     } else if ((id = bti_strings_find(&l->names, name, n)) < 0) {
+        int letters = (int)(n < 100 ? n : 100);
+        if (spec->class_count == 1)
+            return bti_fail(BT_EINPUT, "\"%.*s\" is not the only class, %s", letters, name,
+                            spec->classes[0]);
         return bti_fail(BT_EINPUT, "\"%.*s\" is none of the %" PRId32 " classes, %s ... %s",
-                        (int)(n < 100 ? n : 100), name, spec->class_count, spec->classes[0],
+                        letters, name, spec->class_count, spec->classes[0],
                         spec->classes[spec->class_count - 1]);
     }
     return add_id(l, (int32_t)id);

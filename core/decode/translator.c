@@ -172,8 +172,16 @@ static bt_status check_names(const bt_translator *t) {
     for (size_t i = 0; i < t->options.feature_count; i++) {
         const char *option = t->options.features[i];
         int known = 0;
-        if (strchr(option, '=') == NULL)
+        const char *file = strchr(option, '=');
+        if (file == NULL || file[1] == 0)
             return bti_fail(BT_EUSAGE, "features: \"%s\": an option is written NAME=FILE", option);
+        for (size_t k = 0; k < i; k++)
+            if (strncmp(t->options.features[k], option, (size_t)(file + 1 - option)) == 0)
+                return bti_fail(
+                    BT_EUSAGE,
+                    "features: \"%s\" and \"%s\": a feature has one file, perhaps a list "
+                    "(.txt)",
+                    t->options.features[k], option);
         for (int32_t f = 0; f < t->shape.features; f++) {
             size_t n = strlen(t->shape.feature[f].name);
             known |= strncmp(option, t->shape.feature[f].name, n) == 0 && option[n] == '=';

@@ -49,6 +49,19 @@ static bt_status open_labels(const bti_files *files, bti_label_kind kind, const 
     return s;
 }
 
+/* model.outputs, where it is given, is what the labels have. */
+static bt_status check_outputs(const bti_run_config *cfg, bti_label_kind kind,
+                               const bti_labels *l) {
+    int64_t want = cfg->model.outputs, have;
+    if (l == NULL || want == 0) return BT_OK;
+    have = kind == BTI_LABEL_NUMBERS ? bti_labels_width(l) : bti_labels_classes(l);
+    if (have == want) return BT_OK;
+    return bti_fail(BT_EINPUT,
+                    "model.outputs is %" PRId64 ", the labels of %s have %" PRId64
+                    ": leave it out, and it is as they say",
+                    want, cfg->data.train_labels.path[0], have);
+}
+
 bt_status bti_inputs_open(const bti_run_config *cfg, bti_part part, bti_label_kind kind,
                           const bti_inputs *train, const volatile sig_atomic_t *stop,
                           bti_inputs *out) {
@@ -61,6 +74,7 @@ bt_status bti_inputs_open(const bti_run_config *cfg, bti_part part, bti_label_ki
     const bti_files *labels = label_files(cfg, part);
     if (s == BT_OK && labels->count > 0)
         s = open_labels(labels, kind, train ? train->labels : NULL, &in.labels);
+    if (s == BT_OK && part == BTI_PART_TRAIN) s = check_outputs(cfg, kind, in.labels);
     if (s != BT_OK) {
         bti_inputs_close(&in);
         return s;

@@ -15,7 +15,8 @@ typedef struct bti_inputs {
 
 typedef enum bti_part { BTI_PART_TRAIN, BTI_PART_VALID } bti_part;
 
-/* Opens and checks all files of a part. Labels are of this kind. With `train` (may be NULL) rows
+/* Opens and checks all files of a part. Labels are of this kind, those of the training part as many
+ * as model.outputs where that is given. With `train` (may be NULL) rows
  * are as wide as those of that part, labels of its classes, or of as many numbers. */
 bt_status bti_inputs_open(const bti_run_config *cfg, bti_part part, bti_label_kind kind,
                           const bti_inputs *train, const volatile sig_atomic_t *stop,

@@ -191,9 +191,8 @@ static bt_status assume_features(const bti_session *s) {
     const bti_model_config *m = &s->shape;
     for (int32_t f = 0; f < m->features; f++)
         if (m->feature[f].width == 0 || m->feature[f].rows == 0)
-            return bti_fail(BT_EINPUT,
-                            "feature %s: give its width and max_rows to plan without its files",
-                            m->feature[f].name);
+            return bti_fail(BT_EINPUT, "feature %s: give its width and max_rows to plan without %s",
+                            m->feature[f].name, s->cfg->data.features.item[f].train.path[0]);
     if (m->head != BTI_HEAD_DECODER && m->outputs == 0)
         return bti_fail(BT_EINPUT, "give model.outputs to plan without labels");
     return BT_OK;
@@ -237,14 +236,6 @@ static void take_shape(bti_session *s) {
     if (m->head != BTI_HEAD_DECODER && m->outputs == 0) m->outputs = s->train.outputs;
 }
 
-static bt_status check_outputs(const bti_session *s) {
-    const bti_model_config *m = &s->shape;
-    if (m->head == BTI_HEAD_DECODER || s->train.outputs == m->outputs) return BT_OK;
-    return bti_fail(BT_EINPUT, "model.outputs is %lld, the labels of %s have %lld",
-                    (long long)m->outputs, s->cfg->data.train_labels.path[0],
-                    (long long)s->train.outputs);
-}
-
 static bt_status open_examples(bti_session *s) {
     const bti_run_config *c = s->cfg;
     s->shape = c->model;
@@ -263,7 +254,6 @@ static bt_status open_examples(bti_session *s) {
     if (s->train.count == 0) return bti_fail(BT_EINPUT, "%s: no example to train on", c->path);
     BT_TRY(open_valid(s));
     take_shape(s);
-    BT_TRY(check_outputs(s));
     return bti_batcher_of(s->corpus, s->train.count, c->training.batch, c->training.batch_unit,
                           c->training.seed, &s->batcher);
 }
