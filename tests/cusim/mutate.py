@@ -250,7 +250,7 @@ class Bench:
         for seconds, op, numbers in reached:
             if mutant.number not in numbers:
                 continue
-            limit = slower * (20 + 5 * seconds)
+            limit = slower * (60 + 10 * seconds)
             how = self.fails(variant, dict(settings, MUTANT=str(mutant.number)), op, limit)
             if how:
                 return how
