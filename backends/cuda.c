@@ -78,9 +78,10 @@ static void why_none(cudaError_t code, char *reason, size_t size) {
 }
 
 /* Devices, or 0 with the reason. The count is left alone where the call fails. */
-static int count_devices(char *reason, size_t size) {
+static int count_devices(const bt_host *host, char *reason, size_t size) {
     int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
+    const cudaError_t code =
+        (cudaError_t)BTCU_WATCHED(host, "cudaGetDeviceCount", cudaGetDeviceCount(&count));
     if (size > 0) reason[0] = 0;
     if (code == cudaSuccess && count > 0) return count < MOST_DEVICES ? count : MOST_DEVICES;
     (void)cudaGetLastError();
@@ -89,8 +90,9 @@ static int count_devices(char *reason, size_t size) {
 }
 
 static bt_status cuda_probe(const bt_host *host, int *count, char *reason, size_t reason_size) {
-    (void)host;
-    *count = count_devices(reason, reason_size);
+    btcu_watch(host);
+    *count = count_devices(host, reason, reason_size);
+    btcu_unwatch();
     return BT_OK;
 }
 
@@ -133,7 +135,8 @@ static bt_status describe(btcu_dev *d) {
     bt_status status = btcu_check(&d->base, NULL, cudaGetDeviceProperties(&prop, d->index),
                                   "cudaGetDeviceProperties");
     if (status != BT_OK) return status;
-    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    if (BTCU_WATCHED(d->base.host, "cudaDriverGetVersion", cudaDriverGetVersion(&driver)) != 0)
+        driver = 0;
     d->major = prop.major;
     d->minor = prop.minor;
     d->processors = prop.multiProcessorCount;
@@ -183,8 +186,10 @@ static bt_status self_test(btcu_dev *d) {
     int sum = 0;
     bt_status status = dev->ops->alloc(dev, sizeof sum, &buf);
     if (status != BT_OK) return status;
-    const cudaError_t code = btcu_add((int *)(void *)buf->p, 1, 2, d->own.stream);
-    status = is_missing_code(code) ? not_supported(d) : btcu_check(dev, NULL, code, "first kernel");
+    const cudaError_t code = (cudaError_t)BTCU_WATCHED(
+        dev->host, "first kernel", btcu_add((int *)(void *)buf->p, 1, 2, d->own.stream));
+    status =
+        is_missing_code(code) ? not_supported(d) : btcu_result(dev, NULL, code, "first kernel");
     if (status == BT_OK) status = dev->ops->download(dev, NULL, &sum, buf, 0, sizeof sum);
     if (status == BT_OK) status = dev->ops->sync(dev, NULL);
     if (status == BT_OK && sum != 3)
@@ -252,16 +257,21 @@ static bt_status measure_rates(bt_dev *dev, struct rates *out) {
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
+/* Whatever can be given back. */
+static int let_go(btcu_dev *d) {
+    if (cudaSetDevice(d->index) != cudaSuccess) return 0;
+    if (d->own.stream != NULL) cudaStreamSynchronize(d->own.stream);
+    btcu_blas_close(d);
+    if (d->between != NULL) cudaEventDestroy(d->between);
+    if (d->own.stream != NULL) cudaStreamDestroy(d->own.stream);
+    return 0;
+}
+
 void btcu_close(bt_dev *dev) {
-    btcu_dev *d = btcu_self(dev);
-    if (cudaSetDevice(d->index) == cudaSuccess) {
-        if (d->own.stream != NULL) cudaStreamSynchronize(d->own.stream);
-        btcu_blas_close(d);
-        if (d->between != NULL) cudaEventDestroy(d->between);
-        if (d->own.stream != NULL) cudaStreamDestroy(d->own.stream);
-    }
+    (void)BTCU_WATCHED(dev->host, "closing the device", let_go(btcu_self(dev)));
     (void)cudaGetLastError();
-    free(d);
+    free(dev);
+    btcu_unwatch();
 }
 
 static bt_status open_device(btcu_dev *d) {
@@ -287,7 +297,7 @@ static const bt_driver cuda_driver;
 /* Is there a device of that number? */
 static bt_status check_index(const bt_host *host, int index) {
     char reason[512];
-    const int count = count_devices(reason, sizeof reason);
+    const int count = count_devices(host, reason, sizeof reason);
     if (count == 0) return btcu_failf(host, BT_EDEVICE, "cuda: %s", reason);
     if (index >= 0 && index < count) return BT_OK;
     return btcu_failf(host, BT_EUSAGE,
@@ -299,6 +309,7 @@ static bt_status check_index(const bt_host *host, int index) {
 static bt_status cuda_open(const bt_host *host, int index, const bt_open_options *options,
                            bt_dev **out) {
     (void)options;
+    btcu_watch(host); /* until it is closed */
     pthread_mutex_lock(&lock);
     bt_status status = check_index(host, index);
     btcu_dev *d = status == BT_OK ? calloc(1, sizeof *d) : NULL;
@@ -309,6 +320,8 @@ static bt_status cuda_open(const bt_host *host, int index, const bt_open_options
             .driver = &cuda_driver, .host = host, .ops = &btcu_dev_ops, .op = btcu_op_table};
         status = open_device(d);
         if (status != BT_OK) btcu_close(&d->base);
+    } else {
+        btcu_unwatch();
     }
     pthread_mutex_unlock(&lock);
     if (status == BT_OK) *out = &d->base;

@@ -47,12 +47,26 @@ bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what);
 
 /* Makes the device the calling thread's, picks the stream, and returns what stuck to it. */
 bt_status btcu_enter(bt_dev *dev, bt_stream **s);
-/* BT_OK, or the failure of a call on a stream: a late one sticks to it. */
-bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what);
+/* BT_OK, or the failure of a call on a stream: a late one sticks to it. The call is watched. */
+#define btcu_check(dev, s, call, what) \
+    btcu_result(dev, s, (cudaError_t)BTCU_WATCHED((dev)->host, what, call), what)
+bt_status btcu_result(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what);
 bt_status btcu_open_stream(btcu_dev *d, bt_stream *s);
 /* Says who has the memory; cudaMalloc, whose failure does. */
 bt_status btcu_no_memory(bt_dev *dev, const char *what);
 bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out);
+
+/* ---- cuda_watch.c: calls that do not return -----------------------------------------------------
+ */
+
+/* Calls are watched between the two, which may nest: while a device is open, or asked for. */
+void btcu_watch(const bt_host *host);
+void btcu_unwatch(void);
+/* The value of a call that is told about when it does not return; `what`, a literal, is its name. A
+ * watched call within another one ends the watch of both. */
+#define BTCU_WATCHED(host, what, call) (btcu_begin(host, what), btcu_end((int)(call)))
+void btcu_begin(const bt_host *host, const char *what);
+int btcu_end(int code);
 
 /* ---- cuda.c, for the device table --------------------------------------------------------------
  */

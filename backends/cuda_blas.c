@@ -63,7 +63,7 @@ static void open_library(void) {
 #undef X
 }
 
-bt_status btcu_blas_check(bt_dev *dev, cublasStatus_t code, const char *what) {
+bt_status btcu_blas_result(bt_dev *dev, cublasStatus_t code, const char *what) {
     if (code == CUBLAS_STATUS_SUCCESS) return BT_OK;
     return btcu_failf(dev->host, code == CUBLAS_STATUS_ALLOC_FAILED ? BT_ENOMEM : BT_EDEVICE,
                       "cuda: cuBLAS: %s: %s (%d)", what, blas.cublasGetStatusString(code),
@@ -84,10 +84,11 @@ bt_status btcu_blas_open(btcu_dev *d) {
             blas.why);
     d->blas = calloc(1, sizeof *d->blas);
     if (d->blas == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
-    const cublasStatus_t code = blas.cublasCreate_v2(&d->blas->handle);
+    const cublasStatus_t code = (cublasStatus_t)BTCU_WATCHED(
+        dev->host, "cublasCreate", blas.cublasCreate_v2(&d->blas->handle));
     bt_status status = code == CUBLAS_STATUS_ALLOC_FAILED
                            ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
-                           : btcu_blas_check(dev, code, "cublasCreate");
+                           : btcu_blas_result(dev, code, "cublasCreate");
     if (status == BT_OK) status = btcu_malloc(dev, workspace_bytes(d), &d->blas->workspace);
     /* The stream first: setting it takes the workspace away. */
     if (status == BT_OK)
@@ -252,9 +253,10 @@ static bt_status in_single(btcu_dev *d, const bt_call *call) {
         .alpha = (float)g->alpha,
         .beta = (float)g->beta,
     };
-    cublasStatus_t code = btcu_set_mode(d, g->tf32 ? BTCU_TF32 : BTCU_PLAIN);
-    if (code == CUBLAS_STATUS_SUCCESS) code = multiply_all(d, g, p);
-    return btcu_blas_check(&d->base, code, "product");
+    bt_status status =
+        btcu_blas_check(&d->base, btcu_set_mode(d, g->tf32 ? BTCU_TF32 : BTCU_PLAIN), "mode");
+    if (status != BT_OK) return status;
+    return btcu_blas_check(&d->base, multiply_all(d, g, p), "product");
 }
 
 static bt_status by_library(bt_dev *dev, bt_stream *s, const bt_call *call) {

@@ -19,7 +19,10 @@ struct btcu_blas {
     ((cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION))
 cublasStatus_t btcu_set_mode(btcu_dev *d, cublasMath_t mode);
 
-bt_status btcu_blas_check(bt_dev *dev, cublasStatus_t code, const char *what);
+/* As btcu_check has it, for calls of cuBLAS. */
+#define btcu_blas_check(dev, call, what) \
+    btcu_blas_result(dev, (cublasStatus_t)BTCU_WATCHED((dev)->host, what, call), what)
+bt_status btcu_blas_result(bt_dev *dev, cublasStatus_t code, const char *what);
 
 /* One fp32 product, or `count` of them at steps. */
 typedef struct btcu_single {

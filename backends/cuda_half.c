@@ -124,9 +124,11 @@ static bt_status sum_slices(btcu_dev *d, work *w, int64_t i, int64_t j) {
     bt_status status = BT_OK;
     for (int64_t l = 0; l < w->p.k && status == BT_OK; l += w->s.k) {
         const int64_t k = btcu_least(w->s.k, w->p.k - l);
-        cudaError_t code = take(&w->a, i, l, m, k, w->round, stream, &x[0]);
-        if (code == cudaSuccess) code = take(&w->b, l, j, k, n, w->round, stream, &x[1]);
-        status = btcu_check(dev, &d->own, code, "operands of a product");
+        status = btcu_check(dev, &d->own, take(&w->a, i, l, m, k, w->round, stream, &x[0]),
+                            "left operand of a product");
+        if (status == BT_OK)
+            status = btcu_check(dev, &d->own, take(&w->b, l, j, k, n, w->round, stream, &x[1]),
+                                "right operand of a product");
         if (status == BT_OK)
             status = btcu_blas_check(dev,
                                      multiply(d, w, x, m, n, k,

@@ -32,7 +32,7 @@ static int is_refusal(cudaError_t code) {
            code == cudaErrorInvalidResourceHandle || code == cudaErrorInvalidDevice;
 }
 
-bt_status btcu_check(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
+bt_status btcu_result(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
     if (code == cudaSuccess) return BT_OK;
     (void)cudaGetLastError(); /* a refused call leaves its code there: the next launch is not it */
     if (s == NULL || is_refusal(code)) return btcu_fail(dev->host, code, what);
@@ -58,8 +58,12 @@ static bt_status use_device(bt_dev *dev) {
 
 /* What is given back is given back on a device that failed, too; that it cannot be is nothing new
  * then, and must not take the place of the first error's text. */
-static int may_free(bt_dev *dev) { return cudaSetDevice(btcu_self(dev)->index) == cudaSuccess; }
-static void forget(cudaError_t code) {
+static int may_free(bt_dev *dev) {
+    return BTCU_WATCHED(dev->host, "cudaSetDevice", cudaSetDevice(btcu_self(dev)->index)) ==
+           cudaSuccess;
+}
+#define forget(dev, call) forget_result(BTCU_WATCHED((dev)->host, #call, call))
+static void forget_result(int code) {
     if (code != cudaSuccess) (void)cudaGetLastError();
 }
 
@@ -68,7 +72,7 @@ static void forget(cudaError_t code) {
 
 static void cuda_free(bt_dev *dev, bt_buf *buf) {
     if (buf == NULL) return;
-    if (may_free(dev)) forget(cudaFree(buf->p));
+    if (may_free(dev)) forget(dev, cudaFree(buf->p));
     btcu_self(dev)->used -= buf->bytes;
     free(buf);
 }
@@ -76,14 +80,17 @@ static void cuda_free(bt_dev *dev, bt_buf *buf) {
 /* New memory is NaN: reading what nobody wrote shows. */
 static bt_status poison(bt_dev *dev, const bt_buf *buf) {
     btcu_dev *d = btcu_self(dev);
-    cudaError_t code = cudaMemsetAsync(buf->p, 0xFF, buf->bytes, d->own.stream);
-    if (code == cudaSuccess) code = cudaStreamSynchronize(d->own.stream);
-    return btcu_check(dev, &d->own, code, "first use of new memory");
+    bt_status status =
+        btcu_check(dev, &d->own, cudaMemsetAsync(buf->p, 0xFF, buf->bytes, d->own.stream),
+                   "first use of new memory");
+    if (status != BT_OK) return status;
+    return btcu_check(dev, &d->own, cudaStreamSynchronize(d->own.stream),
+                      "first use of new memory");
 }
 
 bt_status btcu_no_memory(bt_dev *dev, const char *what) {
     size_t room = 0, total = 0;
-    if (cudaMemGetInfo(&room, &total) != cudaSuccess) (void)cudaGetLastError();
+    forget(dev, cudaMemGetInfo(&room, &total));
     return btcu_failf(
         dev->host, BT_ENOMEM,
         "cuda:%d: %s cannot be allocated: %zu of %zu bytes are free, this run has %llu "
@@ -93,9 +100,10 @@ bt_status btcu_no_memory(bt_dev *dev, const char *what) {
 
 bt_status btcu_malloc(bt_dev *dev, uint64_t bytes, void **out) {
     char what[160];
-    const cudaError_t code = cudaMalloc(out, bytes);
+    const cudaError_t code =
+        (cudaError_t)BTCU_WATCHED(dev->host, "cudaMalloc", cudaMalloc(out, bytes));
     if (code != cudaErrorMemoryAllocation)
-        return btcu_check(dev, &btcu_self(dev)->own, code, "cudaMalloc");
+        return btcu_result(dev, &btcu_self(dev)->own, code, "cudaMalloc");
     (void)cudaGetLastError();
     snprintf(what, sizeof what, "%llu bytes in one piece (BANTAM_CUDA_MAX_ALLOC=N: several of N)",
              (unsigned long long)bytes);
@@ -139,8 +147,7 @@ static bt_status cuda_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
 }
 
 static void cuda_host_free(bt_dev *dev, void *p) {
-    (void)dev;
-    if (p != NULL) forget(cudaFreeHost(p));
+    if (p != NULL) forget(dev, cudaFreeHost(p));
 }
 
 /* ---- copies ------------------------------------------------------------------------------------
@@ -206,8 +213,8 @@ static bt_status cuda_stream_new(bt_dev *dev, bt_stream **out) {
 static void cuda_stream_free(bt_dev *dev, bt_stream *s) {
     if (s == NULL) return;
     if (may_free(dev)) {
-        forget(cudaStreamSynchronize(s->stream));
-        forget(cudaStreamDestroy(s->stream));
+        forget(dev, cudaStreamSynchronize(s->stream));
+        forget(dev, cudaStreamDestroy(s->stream));
     }
     free(s);
 }
@@ -235,7 +242,7 @@ static bt_status cuda_event_new(bt_dev *dev, bt_event **out) {
 
 static void cuda_event_free(bt_dev *dev, bt_event *e) {
     if (e == NULL) return;
-    if (may_free(dev)) forget(cudaEventDestroy(e->event));
+    if (may_free(dev)) forget(dev, cudaEventDestroy(e->event));
     free(e);
 }
 

@@ -22,7 +22,7 @@ int64_t btcu_chunk_rows(int64_t rows, int64_t cols); /* at least 1 */
  * device that multiplies halves wants half copies of fp32 operands; one that only stores them wants
  * fp32 copies of all (rounded, where they were fp32), and sums in scratch for a half C. Large
  * products go in slices, each with scratch of at most BTCU_GEMM_SCRATCH. */
-#define BTCU_GEMM_SCRATCH ((uint64_t)32 << 20)
+#define BTCU_GEMM_SCRATCH ((uint64_t)8 << 20)
 
 typedef struct btcu_product {
     int64_t m, n, k;

@@ -47,7 +47,9 @@ BT_API const char *bt_status_text(bt_status status);
 /* What failed last in this thread; "" when nothing did. Owned by the library. */
 BT_API const char *bt_last_error(void);
 
-typedef enum bt_log_level { BT_LOG_DEBUG, BT_LOG_INFO, BT_LOG_WARN } bt_log_level;
+/* BT_LOG_STALLED comes from a thread of its own: a device does not answer, and the thread that
+ * called it never returns. A program can do no better than to end itself, by _exit. */
+typedef enum bt_log_level { BT_LOG_DEBUG, BT_LOG_INFO, BT_LOG_WARN, BT_LOG_STALLED } bt_log_level;
 typedef void (*bt_log_fn)(void *user, bt_log_level level, const char *text);
 /* Where notices and warnings go; NULL (the default) drops them. Not thread-safe: set it first. */
 BT_API void bt_set_log(bt_log_fn fn, void *user);
@@ -195,9 +197,10 @@ BT_API bt_status bt_translator_open(const char *model, const bt_translate_option
                                     bt_translator **out);
 BT_API void bt_translator_free(bt_translator *translator);
 
-/* Examples of a model that reads features alone: so many lines may be translated, whatever is in
- * them. 0: the model reads text. */
+/* Examples of the features that the model reads, 0: it reads none. Line n goes with example n. Of a
+ * model that reads no text so many lines may be translated, whatever is in them. */
 BT_API size_t bt_translator_examples(const bt_translator *translator);
+BT_API int bt_translator_reads_text(const bt_translator *translator);
 
 /* Takes one translation, without line end; `text` is valid during the call. Anything but BT_OK ends
  * bt_translate, which returns it. */
@@ -271,7 +274,10 @@ typedef bt_status (*bt_line_fn)(void *user, const char *line);
 
 /* One line for each example, of a model whose head has no decoder: its class, a tab and the
  * probability; label and probability of each label above 1/2, all between tabs; or its numbers
- * between blanks. `sink` and `scores` may be NULL. */
+ * between blanks. With labels `scores` are the same numbers as those of validation. `sink` and
+ * `scores` may be NULL: `bantam evaluate` wants scores alone. There must be as many examples of
+ * each feature, lines and labels: else BT_EINPUT with both counts, before the first line (of text
+ * from standard input, "-", behind the last one; with labels it is refused). */
 BT_API bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
                             void *user, bt_prediction_scores *scores);
 BT_API bt_status bt_prediction_scores_text(const bt_prediction_scores *scores, char **text);
@@ -332,8 +338,10 @@ typedef struct bt_evaluation {
     bt_scores scores;      /* BLEU and chrF of the translations of all lines */
 } bt_evaluation;
 
-/* Losses of the references and scores of the translations of a file, line by line (plain or .gz).
- * Bad text and different line counts are BT_EINPUT, as in training. */
+/* Losses of the references and scores of the translations of a file, line by line (plain or .gz),
+ * by a model with a decoder; others have bt_predict. `source` is NULL where the model reads
+ * features alone. Bad text and different counts of lines and examples are BT_EINPUT, as in
+ * training. */
 BT_API bt_status bt_evaluate(const char *model, const char *source, const char *reference,
                              const bt_translate_options *options, bt_evaluation *out);
 BT_API bt_status bt_evaluation_text(const bt_evaluation *evaluation, char **text);

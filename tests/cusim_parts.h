@@ -26,10 +26,10 @@
 
 /* Starts the simulator from nothing with these settings alone ("CUSIM_MEM=1g CUSIM_ARCH=86"). */
 void cs_restart(const char *settings);
-/* Device memory for n floats; with the values of x; and back. */
-float *cs_floats(int n);
+/* Device memory for n words of 4 bytes; for n floats, with the values of x; and n words back. */
+void *cs_words(int n);
 float *cs_up(const float *x, int n);
-void cs_down(float *x, const float *p, int n);
+void cs_down(void *x, const void *p, int n);
 
 /* Runs `f(at)` in a process of its own, which must end badly and say this; a sanitizer may say it
  * in its own words. */

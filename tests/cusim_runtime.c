@@ -73,7 +73,7 @@ END_TEST
 START_TEST(fresh_memory_is_nan) {
     float x[300];
     cs_restart("");
-    float *p = cs_floats(300);
+    float *p = cs_words(300);
     cs_down(x, p, 300);
     for (int i = 0; i < 300; i++) ck_assert(isnan(x[i]));
     cs_ok(cudaFree(p));
@@ -83,10 +83,13 @@ END_TEST
 /* ---- launches -----------------------------------------------------------------------------------
  */
 static cudaError_t try_launch(dim3 grid, dim3 block, size_t shared) {
-    float *p = cs_floats(2);
-    cs_ok(cudaMemset(p, 0, 8));
-    const cudaError_t error = cs_count_threads((int *)p, p + 1, grid, block, shared, NULL);
-    cs_ok(cudaFree(p));
+    int *count = cs_words(1);
+    float *sum = cs_words(1);
+    cs_ok(cudaMemset(count, 0, sizeof *count));
+    cs_ok(cudaMemset(sum, 0, sizeof *sum));
+    const cudaError_t error = cs_count_threads(count, sum, grid, block, shared, NULL);
+    cs_ok(cudaFree(count));
+    cs_ok(cudaFree(sum));
     return error;
 }
 
@@ -155,7 +158,7 @@ static late late_new(void) {
     cs_ok(cudaStreamCreateWithFlags(&l.a, cudaStreamNonBlocking));
     cs_ok(cudaStreamCreateWithFlags(&l.b, cudaStreamNonBlocking));
     cs_ok(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
-    l.device = cs_floats(LATE);
+    l.device = cs_words(LATE);
     cs_ok(cudaHostAlloc((void **)&l.pinned, LATE * sizeof(float), cudaHostAllocDefault));
     for (int i = 0; i < LATE; i++) l.pinned[i] = 1;
     return l;
@@ -329,7 +332,7 @@ START_TEST(device_lost) {
     float x[4];
     cusim_counts counts;
     cs_restart("CUSIM_LOST=3");
-    float *p = cs_floats(4);
+    float *p = cs_words(4);
     cs_ok(cudaMemset(p, 0, 16));
     cs_fails(cudaMemcpy(x, p, 16, cudaMemcpyDeviceToHost), cudaErrorUnknown);
     cs_fails(cudaFree(p), cudaErrorUnknown);
@@ -337,7 +340,7 @@ START_TEST(device_lost) {
     ck_assert_uint_eq(counts.calls, 4);
     cusim_abandon();
     cs_restart("CUSIM_FAIL_CALL=2");
-    p = cs_floats(4);
+    p = cs_words(4);
     cs_fails(cudaMemset(p, 0, 16), cudaErrorUnknown);
     cs_ok(cudaMemset(p, 0, 16));
     cs_ok(cudaFree(p));

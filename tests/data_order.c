@@ -116,7 +116,7 @@ START_TEST(corpus_of_one_side) {
         bti_corpus *c;
         toy_place_init(&p, side ? NULL : with_blank, side ? with_blank : NULL);
         *(side ? &p.cfg.source : &p.cfg.target) = (bti_files){NULL, 0};
-        kit_ok(bti_corpus_check(&p.cfg));
+        kit_ok(bti_corpus_check(&p.cfg, NULL));
         for (int again = 0; again < 2; again++) {
             kit_ok(toy_place_open(&p, &c));
             const bti_corpus_stats *s = bti_corpus_get_stats(c);
@@ -148,7 +148,7 @@ START_TEST(corpus_missing_files) {
     bti_corpus *c;
     toy_place_init(&p, "a\n", NULL);
     kit_fails(toy_place_open(&p, &c), BT_EINPUT, "train.en: No such file");
-    kit_fails(bti_corpus_check(&p.cfg), BT_EINPUT, "train.en: No such file");
+    kit_fails(bti_corpus_check(&p.cfg, NULL), BT_EINPUT, "train.en: No such file");
     toy_put(&p, 1, "a\n", 2);
     kit_write_text(p.cache, "a file where the folder should be");
     kit_fails(toy_place_open(&p, &c), BT_EIO, "a file of that name");

@@ -143,6 +143,40 @@ START_TEST(h1_counts) {
 }
 END_TEST
 
+/* Rows that are mixed must go together; one row goes with any. */
+START_TEST(mixed_rows) {
+    static const char *const fusion[] = {"model.fusion=add", "model.fusion=gate"};
+    place p = new_place(captions);
+    for (int i = 0; i < 2; i++)
+        check_bad(p, fusion[i], "feature text: ",
+                  kit_str("%s: example 1 has 3 rows, that of feature image has 1: model.fusion",
+                          in(p, "text.npy")));
+    program r = bantam("train", p.yaml, "--device", "cpu", "--set", fusion[1]);
+    check_refused(r, "example 1 has 3 rows");
+    ck_assert(!is_file(in(p, "out/run.yaml")) && !is_file(in(p, "out/log.jsonl")));
+    /* beside text: the second file's third example is that of line 5 */
+    p = new_place("  train: {source: s, target: t}\n"
+                  "  features: [{name: text, train: [a.npy, b.npz]}]\n");
+    kit_write_text(in(p, "s"), "a\na\na b\na\na\n");
+    kit_write_text(in(p, "t"), "a\na\na\na\na\n");
+    put_npy(p, "a.npy", "(2, 1, 8)", 16);
+    zip z = {.how = ZIP_STORED};
+    for (int i = 0; i < 3; i++) {
+        file_bytes entry = npy_counting(i == 2 ? "(40, 8)" : "(1, 8)", i == 2 ? 320 : 8, 0);
+        zip_add(&z, kit_str("%d.npy", i), &entry);
+    }
+    file_bytes f = zip_finish(&z);
+    kit_write(in(p, "b.npz"), f.at, f.count);
+    file_free(&f);
+    const char *part =
+        kit_str("%s: example 3 has 40 rows, line 5 of %s has ", in(p, "b.npz"), in(p, "s"));
+    check_bad(p, fusion[0], "feature text: ", part);
+    check_refused(bantam("train", p.yaml, "--device", "cpu", "--set", fusion[0]), part);
+    check_refused(bantam("plan", p.yaml, "--device", "cpu", "--set", fusion[0]), part);
+    check_status(bantam("data", "check", p.yaml), 0);
+}
+END_TEST
+
 /* H1, a b e: each bad file, by every command that would begin a run. */
 START_TEST(h1_files) {
     static const unsigned char nan[] = {0, 0, 0xC0, 0x7F}, infinity[] = {0, 0, 0x80, 0x7F};
@@ -178,5 +212,6 @@ void add_feature_program(TCase *tc) {
     tcase_add_test(tc, check_captions);
     tcase_add_test(tc, check_classes);
     tcase_add_test(tc, h1_counts);
+    tcase_add_test(tc, mixed_rows);
     tcase_add_test(tc, h1_files);
 }

@@ -395,6 +395,27 @@ START_TEST(case_3090) {
 }
 END_TEST
 
+/* What halves take besides fits into one small share: the ops of a slice share their scratch, and a
+ * product's copies are made a slice at a time. The least is nearly all weights and moments, which
+ * are wide. */
+START_TEST(halves_at_the_least) {
+    static const char *const device[] = {"k80", "rtx3090"};
+    fit_ask ask = {kit_data("runs/case1-k80.yaml"), device[_i], NULL, 50, 50, {NULL, NULL}};
+    double least[2];
+    if (kit_shared("data/tokenizers/xlmr_250k_unigram.model") == NULL) {
+        kit_skip("no XLM-R tokeniser in the shared folder");
+        return;
+    }
+    for (int half = 0; half < 2; half++) {
+        ask.sets[0] = half ? "training.precision=fp16" : NULL;
+        json_t *plan = fit_json(&ask);
+        least[half] = number_at(plan, "minimum_bytes");
+        json_decref(plan);
+    }
+    ck_assert_double_le(least[1], least[0] + 8 * (double)MIB);
+}
+END_TEST
+
 /* The program with the text that is there: a table within 100 columns. */
 START_TEST(case_k80_with_text) {
     if (kit_shared("data/multi30k/train.de") == NULL) {
@@ -425,5 +446,6 @@ void add_fit_cases(TCase *tc) {
     tcase_add_loop_test(tc, many_matrices, 0, 3);
     tcase_add_test(tc, case_k80);
     tcase_add_test(tc, case_3090);
+    tcase_add_loop_test(tc, halves_at_the_least, 0, 2);
     tcase_add_test(tc, case_k80_with_text);
 }

@@ -139,16 +139,14 @@ bt_status bt_translator_open(const char *model, const bt_translate_options *o,
     return BT_OK;
 }
 void bt_translator_free(bt_translator *t) { free(t); }
-size_t bt_translator_examples(const bt_translator *t) {
-    (void)t;
-    return 0;
-}
+size_t bt_translator_examples(const bt_translator *t) { return (void)t, 0; }
+int bt_translator_reads_text(const bt_translator *t) { return (void)t, 1; }
 bt_status bt_predict(const char *model, const bt_predict_options *o, bt_line_fn fn, void *user,
                      bt_prediction_scores *scores) {
     printf("predict with %s, features %zu, labels %s\n", model, o->feature_count,
            o->labels ? o->labels : "-");
     *scores = (bt_prediction_scores){.examples = 1};
-    return fn(user, "label");
+    return fn ? fn(user, "label") : BT_OK;
 }
 bt_status bt_prediction_scores_text(const bt_prediction_scores *s, char **text) {
     (void)s;
@@ -466,7 +464,14 @@ START_TEST(vocab_data_evaluate) {
            "m s r beam 2 batch 3 threads 1 memory 1GiB\nloss 1\n", "");
     expect("evaluate m --source s --reference r --json", 0, "beam 4 batch 0 threads 0 memory -\n",
            "");
-    usage("evaluate m --source s", "--reference FILE is missing");
+    usage("evaluate m --source s", "--reference FILE is missing, or --labels FILE");
+    expect("evaluate m --features i=x --labels l", 0,
+           "predict with m, features 1, labels l\nscores\n", "");
+    usage("evaluate m --features i=x --labels l --reference r", "--reference and --labels");
+    usage("evaluate m --features i=x --labels l --beam 2", "--beam goes with --reference");
+    usage("evaluate m --features i=x --labels l --length-penalty 1",
+          "--length-penalty goes with --reference");
+    usage("evaluate m --labels l", "--source FILE is missing");
     usage("evaluate --source s --reference r", "MODEL expected");
     result r = run_to("vocab encode --tokenizer words --model m", NULL, 0, "/dev/full");
     ck_assert_int_eq(r.code, 1);

@@ -4,6 +4,8 @@
  */
 #include "tests/program_kit.h"
 
+#include <dirent.h>
+
 #include "backends/registry.h"
 #include "core/ops/ops.h"
 
@@ -200,10 +202,59 @@ START_TEST(lost_device) {
     program p = bantam_how(how, "train", r.yaml, "--device", "cuda", "--updates", "6", "--set",
                            "checkpoint.every=1");
     check_status(p, 1);
-    check_has(p.err, "cuda");
+    check_has(p.err, "cuda:0");
     check_has(p.err, "lost");
+    check_has(p.err, "after update ");
+    check_has(p.err, "the checkpoint of update ");
     ck_assert_ptr_nonnull(newest_checkpoint(r.out));
     check_status(train(r, "--updates", "6", "--resume"), 0);
+}
+END_TEST
+
+/* A call that never returns, the first one or one in the middle: told, and the program ends. */
+START_TEST(hanging_device) {
+    const int64_t calls = counted("calls", "6");
+    small_run r = small_run_new(40);
+    setenv("BANTAM_CUDA_TIMEOUT", "4", 1);
+    program_how how = {.environment = "CUSIM_HANG=1"};
+    program p = bantam_how(how, "devices");
+    check_status(p, 1);
+    check_has(p.err, "cudaGetDeviceCount has not come back for 4 s");
+    how.environment = kit_str("CUSIM_HANG=%lld", (long long)(calls * 4 / 5));
+    p = bantam_how(how, "train", r.yaml, "--device", "cuda", "--updates", "6", "--set",
+                   "checkpoint.every=1");
+    unsetenv("BANTAM_CUDA_TIMEOUT");
+    check_status(p, 1);
+    check_has(p.err, "has not come back");
+    check_has(p.err, "train --resume goes on");
+    ck_assert_ptr_nonnull(newest_checkpoint(r.out));
+    check_status(train(r, "--updates", "6", "--resume"), 0);
+}
+END_TEST
+
+static int threads(void) {
+    DIR *dir = opendir("/proc/self/task");
+    int count = -2; /* "." and ".." */
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir) != NULL) count++;
+    closedir(dir);
+    return count;
+}
+
+/* There is a thread that watches while a device is open, one for all of them, and none after. */
+START_TEST(watcher_ends) {
+    bt_dev *a = NULL, *b = NULL;
+    kit_ok(bti_device_open("cuda", &(bt_open_options){0}, &a));
+    const int with = threads();
+    kit_ok(bti_device_open("cuda", &(bt_open_options){0}, &b));
+    ck_assert_int_eq(threads(), with);
+    bti_device_close(a);
+    ck_assert_int_eq(threads(), with);
+    bti_device_close(b);
+    ck_assert_int_eq(threads(), with - 1);
+    kit_ok(bti_device_open("cuda", &(bt_open_options){0}, &a));
+    ck_assert_int_eq(threads(), with);
+    bti_device_close(a);
 }
 END_TEST
 
@@ -389,6 +440,8 @@ static void add(TCase *tc) {
     tcase_add_loop_test(tc, half_precision, 0, 2);
     tcase_add_test(tc, warm_updates_take_nothing);
     tcase_add_test(tc, lost_device);
+    tcase_add_test(tc, hanging_device);
+    tcase_add_test(tc, watcher_ends);
     tcase_add_loop_test(tc, every_call_fails, 0, 5);
     tcase_add_test(tc, b10_attention);
     tcase_add_test(tc, b10_products);

@@ -33,17 +33,17 @@ void cs_restart(const char *settings) {
     cusim_restart();
 }
 
-float *cs_floats(int n) {
+void *cs_words(int n) {
     void *p = NULL;
     cs_ok(cudaMalloc(&p, (size_t)n * sizeof(float)));
     return p;
 }
 float *cs_up(const float *x, int n) {
-    float *p = cs_floats(n);
+    float *p = cs_words(n);
     cs_ok(cudaMemcpy(p, x, (size_t)n * sizeof(float), cudaMemcpyHostToDevice));
     return p;
 }
-void cs_down(float *x, const float *p, int n) {
+void cs_down(void *x, const void *p, int n) {
     cs_ok(cudaMemcpy(x, p, (size_t)n * sizeof(float), cudaMemcpyDeviceToHost));
 }
 
@@ -58,9 +58,9 @@ START_TEST(every_thread_once) {
     const dim3 grid = {3, 2, 4}, block = {5, 7, 3};
     enum { N = 24 * 105 };
     cs_restart(orders[_i]);
-    int *out = (int *)cs_floats(N), got[N];
+    int *out = cs_words(N), got[N];
     cs_ok(cs_number(out, grid, block, NULL));
-    cs_down((float *)got, (float *)out, N);
+    cs_down(got, out, N);
     for (int i = 0; i < N; i++) ck_assert_int_eq(got[i], i);
     cs_ok(cudaFree(out));
 }
@@ -71,7 +71,7 @@ START_TEST(shared_memory_and_shuffles) {
     float x[ROWS * N], sums[ROWS], back[N];
     for (int i = 0; i < ROWS * N; i++) x[i] = (float)(i % 17);
     cs_restart(orders[_i]);
-    float *dx = cs_up(x, ROWS * N), *out = cs_floats(ROWS), *y = cs_floats(N);
+    float *dx = cs_up(x, ROWS * N), *out = cs_words(ROWS), *y = cs_words(N);
     cs_ok(cs_row_sum(dx, out, ROWS, N, NULL));
     cs_down(sums, out, ROWS);
     for (int r = 0; r < ROWS; r++) {
@@ -92,9 +92,9 @@ START_TEST(warp_operations) {
     enum { N = 96 };
     unsigned got[8 * N];
     cs_restart(orders[_i]);
-    unsigned *out = (unsigned *)cs_floats(8 * N);
+    unsigned *out = cs_words(8 * N);
     cs_ok(cs_warps(out, N, NULL));
-    cs_down((float *)got, (float *)out, 8 * N);
+    cs_down(got, out, 8 * N);
     for (unsigned i = 0; i < N; i++) {
         const unsigned *o = got + (size_t)8 * i, warp = i / 32 * 32, lane = i % 32;
         ck_assert_uint_eq(o[0], warp + 5);
@@ -113,15 +113,17 @@ END_TEST
 START_TEST(atomics) {
     const dim3 grid = {3, 2, 1}, block = {64, 2, 1};
     cs_restart(orders[_i]);
-    float *p = cs_floats(2), got[2];
-    cs_ok(cudaMemset(p, 0, 8));
-    cs_ok(cs_count_threads((int *)p, p + 1, grid, block, 0, NULL));
-    cs_down(got, p, 2);
-    int count;
-    memcpy(&count, got, sizeof count);
-    ck_assert_int_eq(count, 768);
-    ck_assert_float_eq(got[1], 384);
-    cs_ok(cudaFree(p));
+    int *count = cs_words(1), counted;
+    float *sum = cs_words(1), summed;
+    cs_ok(cudaMemset(count, 0, sizeof *count));
+    cs_ok(cudaMemset(sum, 0, sizeof *sum));
+    cs_ok(cs_count_threads(count, sum, grid, block, 0, NULL));
+    cs_down(&counted, count, 1);
+    cs_down(&summed, sum, 1);
+    ck_assert_int_eq(counted, 768);
+    ck_assert_float_eq(summed, 384);
+    cs_ok(cudaFree(count));
+    cs_ok(cudaFree(sum));
 }
 END_TEST
 
@@ -136,7 +138,7 @@ START_TEST(half_precision) {
         if (i % 3 == 0) x[i] = bti_f16_to_f32((uint16_t)i) * (1 + (float)(i % 5) / 4096);
     }
     cs_restart("");
-    float *dx = cs_up(x, N), *dy = cs_floats(N);
+    float *dx = cs_up(x, N), *dy = cs_words(N);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         cs_ok(cs_round(dx, dy, N, bf16, NULL));
         cs_down(y, dy, N);
@@ -215,8 +217,8 @@ void cs_dies(void (*f)(int at), int at, const char *settings, const char *said) 
 
 static float *wrong_x, *wrong_y;
 static void make_buffers(void) {
-    wrong_x = cs_floats(256);
-    wrong_y = cs_floats(250);
+    wrong_x = cs_words(256);
+    wrong_y = cs_words(250);
     cs_ok(cudaMemset(wrong_x, 0, 1024));
     cs_ok(cudaMemset(wrong_y, 0, 1000));
 }
@@ -259,7 +261,7 @@ END_TEST
 START_TEST(uninitialised_shared) {
     float y[128];
     cs_restart("");
-    float *dy = cs_floats(128);
+    float *dy = cs_words(128);
     for (int round = 0; round < 3; round++) { /* what the second leaves behind is gone too */
         cs_ok(cs_wrong(CS_UNINITIALISED_SHARED, NULL, dy, round == 1, NULL));
         cs_down(y, dy, 128);
@@ -334,7 +336,7 @@ END_TEST
 static int missing_barrier_shows(cs_mistake mistake, const char *order) {
     float y[64];
     cs_restart(order);
-    float *dy = cs_floats(64);
+    float *dy = cs_words(64);
     cs_ok(cs_wrong(mistake, NULL, dy, 0, NULL));
     cs_down(y, dy, 64);
     cs_ok(cudaFree(dy));

@@ -64,7 +64,7 @@ START_TEST(d4_nul_bytes) {
     bti_corpus *c;
     toy_place_init(&p, NULL, "a\nb\nc\nd\ne\n");
     toy_put(&p, 0, source, sizeof source - 1);
-    kit_fails(bti_corpus_check(&p.cfg), BT_EINPUT,
+    kit_fails(bti_corpus_check(&p.cfg, NULL), BT_EINPUT,
               "train.de: line 2, byte 5 (offset 7 in the text): a 00 byte; such lines in all: 2");
     kit_fails(toy_place_open(&p, &c), BT_EINPUT, "train.de: line 2, byte 5");
     ck_assert(!bti_file_exists(p.cache));
@@ -146,7 +146,7 @@ START_TEST(d8_line_counts) {
     toy_place p;
     bti_corpus *c, *d;
     toy_place_init(&p, text[0], text[1]);
-    kit_fails(bti_corpus_check(&p.cfg), BT_EINPUT, "train.de has 1000 lines, ");
+    kit_fails(bti_corpus_check(&p.cfg, NULL), BT_EINPUT, "train.de has 1000 lines, ");
     ck_assert_ptr_nonnull(strstr(bt_last_error(), "train.en has 999: "));
     ck_assert_ptr_null(strstr(bt_last_error(), "is empty"));
     kit_fails(toy_place_open(&p, &c), BT_EINPUT, "1000");

@@ -86,6 +86,49 @@ static double score_of(const program *r, const char *name) {
     return x;
 }
 
+/* `evaluate` says what `predict` and the last validation say. */
+static void check_evaluation(place p, const char *labels, const program *predicted,
+                             const char *names) {
+    program r = bantam("evaluate", in(p, "out/model.safetensors"), "--features",
+                       kit_str("image=%s", in(p, "x.npy")), "--labels", in(p, labels), "--device",
+                       "cpu", "--json");
+    check_status(r, 0);
+    ck_assert_str_eq(r.err, "");
+    json_t *scores = parse_json(r.out), *said = parse_json(predicted->err), *log = read_log(p.out);
+    json_t *valid = json_array_get(log, json_array_size(log) - 1);
+    ck_assert(number_at(scores, "examples") == EXAMPLES);
+    kit_near(number_at(scores, "loss"), number_at(valid, "valid_loss"), 1e-5);
+    check_fields(scores, "examples loss accuracy f1 mse");
+    char name[32];
+    for (int used; sscanf(names, "%31s%n", name, &used) == 1; names += used) {
+        kit_near(number_at(scores, name), number_at(valid, kit_str("valid_%s", name)), 1e-5);
+        kit_near(number_at(scores, name), number_at(said, name), 0.02); /* of the best model */
+    }
+    json_decref(log);
+    json_decref(said);
+    json_decref(scores);
+}
+
+/* What has other counts than the examples is refused before anything is written. */
+static void check_counts(place p, const char *labels) {
+    const char *text = file_text(in(p, labels));
+    for (int more = 0; more < 2; more++) {
+        const char *bad = in(p, more ? "more" : "fewer");
+        kit_write_text(bad, more ? kit_str("%s%s\n", text, line_of(text, 1))
+                                 : text + strcspn(text, "\n") + 1);
+        const char *image = kit_str("image=%s", in(p, "x.npy"));
+        program r =
+            bantam("predict", p.out, "--features", image, "--labels", bad, "--device", "cpu");
+        check_refused(r, kit_str("%s has labels for %d examples, ", bad, EXAMPLES + 2 * more - 1));
+        check_has(r.err,
+                  kit_str("%s has %d examples: there must be as many", in(p, "x.npy"), EXAMPLES));
+        ck_assert_str_eq(r.out, "");
+        check_refused(
+            bantam("evaluate", p.out, "--features", image, "--labels", bad, "--device", "cpu"),
+            "there must be as many");
+    }
+}
+
 START_TEST(classes) {
     static const char *const pooling[] = {"mean", "first", "attention"};
     place p = new_place("  labels: {train: names, valid: names}\n",
@@ -99,6 +142,64 @@ START_TEST(classes) {
     check_has(line_of(r.out, 1), "cat\t0.9");
     check_has(line_of(r.out, 2), "dog\t0.");
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+    check_evaluation(p, "names", &r, "accuracy f1");
+    if (_i == 0) check_counts(p, "names");
+    /* A class that the model has not; and a model without its names beside it, whose classes are
+     * numbers. */
+    const char *image = kit_str("image=%s", in(p, "x.npy"));
+    check_refused(predict(p, "sets"),
+                  "sets: line 1: \"red\" is none of the 3 classes, cat ... eel");
+    ck_assert_int_eq(rename(in(p, "out/labels.txt"), in(p, "labels.txt")), 0);
+    r = bantam("predict", p.out, "--features", image, "--device", "cpu");
+    check_status(r, 0);
+    check_has(line_of(r.out, 2), "1\t0.");
+    check_refused(predict(p, "names"), "\"cat\" is none of the 3 classes, 0 ... 2");
+    kit_write_text(in(p, "out/labels.txt"), "cat\ndog\n");
+    check_refused(bantam("predict", p.out, "--features", image, "--device", "cpu"),
+                  "labels.txt names 2 labels, the model beside it has 3");
+}
+END_TEST
+
+/* A file that is there stays as it is until the first line is known; inputs are not written over.
+ */
+START_TEST(output_files) {
+    place p = new_place("  labels: {train: names, valid: names}\n", "");
+    check_status(train_it(p, "training.updates=2"), 0);
+    const char *x = in(p, "x.npy"), *image = kit_str("image=%s", x), *out = in(p, "lines");
+    const char *model = newest_checkpoint(p.out), *names = in(p, "names");
+    const char *name = file_text(names), *wrong[] = {in(p, "nowhere"), in(p, "names"), p.dir};
+    kit_write_text(out, "as it was\n");
+    for (int i = 0; i < 3; i++) {
+        check_refused(bantam("predict", wrong[i], "--features", image, "--output", out), wrong[i]);
+        check_refused(bantam("translate", wrong[i], "--features", image, "--output", out),
+                      wrong[i]);
+    }
+    check_refused(bantam("predict", p.out, "--features", "image=nowhere.npy", "--output", out,
+                         "--device", "cpu"),
+                  "nowhere.npy");
+    ck_assert_str_eq(file_text(out), "as it was\n");
+    size_t bytes, before;
+    free(kit_read(x, &before));
+    const char *const inputs[] = {x, names, model};
+    for (int i = 0; i < 3; i++)
+        check_refused(
+            bantam("predict", model, "--features", image, "--labels", names, "--output", inputs[i],
+                   "--device", "cpu"),
+            kit_str("--output: %s is the same file as the input %s", inputs[i], inputs[i]));
+    check_refused(bantam("translate", model, "--features", image, "--output", x), "the same file");
+    free(kit_read(x, &bytes));
+    ck_assert_uint_eq(bytes, before);
+    ck_assert_str_eq(file_text(names), name);
+    program r = bantam("predict", model, "--features", image, "--output", out, "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_int_eq(count_lines(file_text(out)), EXAMPLES);
+    r = bantam("predict", model, "--features", image, "--output", in(p, "no/such"), "--device",
+               "cpu");
+    check_status(r, 1);
+    check_has(r.err, kit_str("%s: cannot be written: No such file", in(p, "no/such")));
+    const char *yaml = file_text(p.yaml);
+    check_refused(bantam("plan", p.yaml, "--svg", p.yaml), "--svg: ");
+    ck_assert_str_eq(file_text(p.yaml), yaml);
 }
 END_TEST
 
@@ -111,6 +212,7 @@ START_TEST(labels) {
     check_has(line_of(r.out, 2), "red\t0.");
     check_has(line_of(r.out, 2), "\twet\t0.");
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
+    check_evaluation(p, "sets", &r, "accuracy f1");
 }
 END_TEST
 
@@ -124,6 +226,11 @@ START_TEST(numbers) {
     kit_near(a, 0.5, 0.3);
     kit_near(b, 1, 0.3);
     ck_assert(score_of(&r, "mse") < 0.02);
+    check_evaluation(p, "numbers", &r, "mse");
+    check_counts(p, "numbers");
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--reference", in(p, "texts"), "--device", "cpu"),
+                  "its head is regression, which is evaluated on labels");
 }
 END_TEST
 
@@ -141,7 +248,24 @@ START_TEST(resumed) {
     put_npy(in(p, "x.npy"), "(48, 1, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
     r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
                "training.updates=61");
-    check_refused(r, "cannot be resumed");
+    check_refused(r, "cannot be resumed with other training data: feature image: 48 examples, 192 "
+                     "rows of 6 numbers, checksum ");
+    check_has(r.err, "(now 48 examples, 48 rows of 6 numbers, checksum ");
+    check_has(r.err, kit_str(", %s)", in(p, "x.npy")));
+    check_lacks(r.err, "labels");
+    check_lacks(r.err, "text");
+    /* all that differs is listed */
+    kit_write_text(in(p, "names"), kit_str("dog\n%s", strchr(file_text(in(p, "names")), '\n') + 1));
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
+               "training.updates=61");
+    check_refused(r, "feature image: 48");
+    check_has(r.err, "; labels: 48 examples, 3 classes, checksum ");
+    const char *yaml = file_text(p.yaml), *at = strstr(yaml, "{name: image");
+    kit_write_text(p.yaml, kit_str("%.*s{name: sound, train: x.npy, valid: x.npy}, %s",
+                                   (int)(at - yaml), yaml, at));
+    r = bantam("train", p.yaml, "--threads", "1", "--device", "cpu", "--resume", "--set",
+               "training.updates=61");
+    check_refused(r, "; feature sound: not there (now 48 examples");
 }
 END_TEST
 
@@ -159,10 +283,47 @@ START_TEST(captions) {
                in(p, "texts"), "--device", "cpu");
     check_status(r, 0);
     check_has(r.out, "perplexity 1.");
+    /* fewer lines than examples, and more */
+    kit_write_text(in(p, "few"), "one\n");
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--reference", in(p, "few"), "--device", "cpu"),
+                  kit_str("%s has 48 examples, %s has 1 lines", in(p, "x.npy"), in(p, "few")));
+    check_refused(bantam("evaluate", p.out, "--features", kit_str("image=%s", in(p, "x.npy")),
+                         "--labels", in(p, "names"), "--device", "cpu"),
+                  "bantam evaluate compares it with a reference");
     check_refused(bantam("translate", p.out), "give its file, image=FILE");
     check_refused(bantam("translate", p.out, "--features", "sound=x.npy"), "no such feature");
     check_refused(bantam("predict", p.out, "--features", kit_str("image=%s", in(p, "x.npy"))),
                   "bantam translate");
+}
+END_TEST
+
+/* Text and a feature: as many lines as examples, and rows that go together. */
+START_TEST(text_and_feature) {
+    place p = new_place("  train: {source: texts, target: texts}\n"
+                        "  valid: {source: texts, target: texts}\n"
+                        "tokenizer: {kind: words, model: words.vocab, size: 20}\n",
+                        ", decoder_layers: 1");
+    const char *image = kit_str("image=%s", in(p, "x.npy")), *few = in(p, "few");
+    check_refused(train_it(p, "model.fusion=add"),
+                  kit_str("%s: example 1 has 4 rows, line 1 of %s has 2 tokens, its end included",
+                          in(p, "x.npy"), in(p, "texts")));
+    put_npy(in(p, "x.npy"), "(48, 6)", (float[EXAMPLES * WIDTH]){1}, EXAMPLES * WIDTH);
+    check_status(train_it(p, "model.fusion=add"), 0);
+    program r = bantam("translate", p.out, "--input", in(p, "texts"), "--features", image,
+                       "--device", "cpu");
+    check_status(r, 0);
+    ck_assert_int_eq(count_lines(r.out), EXAMPLES);
+    kit_write_text(few, "one\none two\n");
+    r = bantam("translate", p.out, "--input", few, "--features", image, "--device", "cpu");
+    check_refused(r, kit_str("%s has 2 lines, the features have 48 examples", few));
+    check_refused(bantam("evaluate", p.out, "--source", few, "--reference", few, "--features",
+                         image, "--device", "cpu"),
+                  kit_str("%s has 48 examples, %s has 2 lines", in(p, "x.npy"), few));
+    put_npy(in(p, "x.npy"), "(2, 3, 6)", (float[36]){1}, 36);
+    r = bantam("translate", p.out, "--input", few, "--features", image, "--device", "cpu");
+    check_refused(r, "example 1 has 3 rows, line 1 of the text has 2 tokens");
+    ck_assert_str_eq(r.out, "");
 }
 END_TEST
 
@@ -209,25 +370,104 @@ START_TEST(photographs) {
 END_TEST
 
 /* Case 2 at its sizes, and as many parameters as PyTorch's modules have (count_case2.py). */
+static const char *const case2_name[] = {"case2-caption", "case2-classify"};
+
 START_TEST(case2) {
-    static const char *const name[] = {"case2-caption", "case2-classify"};
-    const char *yaml = kit_data(kit_str("runs/%s.yaml", name[_i]));
+    const char *yaml = kit_data(kit_str("runs/%s.yaml", case2_name[_i]));
     json_t *count = parse_json(file_text(kit_data("golden/case2_parameters.json")));
     json_t *plan = _i ? plan_of(yaml, 0, "--device", "rtx3090")
                       : plan_of(yaml, 0, "--device", "rtx3090", "--lengths", "0:32");
-    ck_assert(number_at(plan, "parameters") == number_at(count, name[_i]));
+    ck_assert(number_at(plan, "parameters") == number_at(count, case2_name[_i]));
     ck_assert(number_at(plan, "feature_bytes") > 0);
+    /* micro-batches of an update whose examples are all alike */
+    json_t *micro = json_object_get(plan, "micro_batch");
+    double most = floor(number_at(micro, "source_tokens") / 709);
+    most = fmin(most, number_at(micro, "sentences"));
+    if (!_i) most = fmin(most, floor(number_at(micro, "target_tokens") / 32));
+    ck_assert(number_at(plan, "micro_batches_per_update") == ceil(64 / most));
     json_decref(plan);
     json_decref(count);
 }
 END_TEST
 
+/* 64 examples in fp32 and 256 in fp16 fit a 3090 in one micro-batch; where more of them are faster,
+ * the plan says that one fits too. */
+START_TEST(case2_at_once) {
+    static const struct {
+        const char *precision, *batch;
+        double least;
+    } ask[] = {{"training.precision=fp32", "training.batch=64", 64},
+               {"training.precision=fp16", "training.batch=256", 256}};
+    int i = _i / 2, which = _i % 2;
+    const char *yaml = kit_data(kit_str("runs/%s.yaml", case2_name[which]));
+    const char *lengths = which ? "0:1" : "0:32"; /* the second has no text */
+    json_t *plan = plan_of(yaml, 0, "--device", "rtx3090", "--lengths", lengths, "--set",
+                           ask[i].precision, "--set", ask[i].batch);
+    json_t *once = json_object_get(plan, "one_micro_batch");
+    double budget = number_at(plan, "budget_bytes");
+    if (number_at(plan, "micro_batches_per_update") > 1) {
+        check_fields(once, "fits total_bytes seconds_per_update");
+        ck_assert(json_is_true(json_object_get(once, "fits")));
+        ck_assert(number_at(once, "total_bytes") <= budget);
+    } else {
+        ck_assert(json_is_null(once));
+    }
+    program r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", lengths, "--set",
+                       ask[i].precision, "--set", ask[i].batch);
+    check_status(r, 0);
+    check_has(r.out, kit_str("%g examples in ", ask[i].least));
+    check_lacks(r.out, "pair");
+    if (json_is_object(once)) check_has(r.out, "which fits too");
+    json_decref(plan);
+    json_t *largest = plan_of(yaml, 0, "--device", "rtx3090", "--lengths", lengths, "--set",
+                              ask[i].precision, "--set", ask[i].batch, "--largest-batch");
+    ck_assert(number_at(largest, "largest_batch") >= ask[i].least);
+    ck_assert(number_at(largest, "total_bytes") <= budget);
+    printf("plan: %s on a 3090, %s: %.0f examples in one micro-batch\n", case2_name[which],
+           ask[i].precision, number_at(largest, "largest_batch"));
+    json_decref(largest);
+}
+END_TEST
+
+/* What is said of text that is there on one side only. */
+START_TEST(captions_planned) {
+    const char *yaml = kit_data("runs/case2-caption.yaml");
+    program r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32");
+    check_status(r, 0);
+    check_has(r.out, "10,000 words (one table)");
+    check_has(r.out, "  every line     32 target tokens (assumed)\n");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--set",
+               "model.tie_embeddings=none");
+    check_has(r.out, "10,000 words (two tables)");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--largest-batch");
+    check_has(r.out, " examples: ");
+    r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--memory", "2GiB");
+    check_status(r, 2);
+    check_lacks(r.out, "pair");
+    place p = new_place("  train: {target: texts}\n  valid: {target: texts}\n"
+                        "tokenizer: {kind: words, model: words.vocab, size: 20}\n",
+                        ", decoder_layers: 1");
+    r = train_it(p, "training.updates=1");
+    check_status(r, 0);
+    check_has(r.err, "48 lines, 144 target tokens\n");
+    check_lacks(r.err, "pair");
+    r = bantam("plan", p.yaml, "--device", "cpu");
+    check_status(r, 0);
+    check_has(r.out, "  longest line   line ");
+    check_has(r.out, ": 4 target tokens\n");
+}
+END_TEST
+
 void add_features(TCase *tc) {
     tcase_add_loop_test(tc, classes, 0, 3);
+    tcase_add_test(tc, output_files);
     tcase_add_test(tc, labels);
     tcase_add_test(tc, numbers);
     tcase_add_test(tc, resumed);
     tcase_add_test(tc, captions);
+    tcase_add_test(tc, text_and_feature);
     tcase_add_test(tc, photographs);
     tcase_add_loop_test(tc, case2, 0, 2);
+    tcase_add_loop_test(tc, case2_at_once, 0, 4);
+    tcase_add_test(tc, captions_planned);
 }

@@ -123,9 +123,8 @@ static int differ(const char *a, const char *b) {
 }
 
 /* All but the biases inside the encoder's feed-forward blocks. */
-#define FREEZE \
-    "--set=freeze=[\"*weight\", \"*norm*\", \"*proj*bias\", \"*linear2.bias\", \"generator.*\", " \
-    "\"transformer.decoder.*\"]"
+static const char freeze[] = "--set=freeze=[\"*weight\", \"*norm*\", \"*proj*bias\", "
+                             "\"*linear2.bias\", \"generator.*\", \"transformer.decoder.*\"]";
 
 /* One update at a rate of 1e5 gives biases that activations in fp16 cannot hold: from then on every
  * gradient overflows, whatever the scale. It is halved to 1, then the run ends; checkpoints hold
@@ -134,7 +133,7 @@ START_TEST(b6_overflow_without_end) {
     small_run r = small_run_new(60);
     program p = half(r, "ref", "fp16", "--set=optimizer.lr=1e5", "--set=training.updates=60",
                      "--set=schedule.warmup=0", "--set=checkpoint.every=1",
-                     "--set=checkpoint.keep=30", FREEZE);
+                     "--set=checkpoint.keep=30", freeze);
     check_status(p, 1);
     check_has(p.err, "update 18: gradients overflow fp16 even at loss scale 1; set "
                      "training.precision to bf16 or fp32");
@@ -152,7 +151,7 @@ START_TEST(b6_overflow_without_end) {
     const char *last = newest_checkpoint(r.out);
     check_has(last, "checkpoint-0000000017.safetensors");
     ck_assert_int_eq(differ(last, in_out(r, "checkpoint-0000000001.safetensors")), 0);
-    p = half(r, "ref", "fp32", "--resume", "--updates=19", FREEZE);
+    p = half(r, "ref", "fp32", "--resume", "--updates=19", freeze);
     check_status(p, 0);
     check_has(p.err, last);
     ck_assert_int_gt(differ(last, newest_checkpoint(r.out)), 0);

@@ -297,7 +297,7 @@ START_TEST(plan_fields) {
         "micro_batches_per_update recompute logit_rows precision optimizer_state "
         "longest_pair minimum_bytes advice predicted parameters "
         "largest_allocation_bytes device_is_here lengths_are_assumed feature_bytes memory blame "
-        "host_bytes frozen_parameters");
+        "host_bytes frozen_parameters one_micro_batch");
     check_fields(json_object_get(plan, "memory"),
                  "total_bytes free_bytes held_by_others_bytes reserve_bytes");
     ck_assert(json_is_true(json_object_get(plan, "device_is_here")));

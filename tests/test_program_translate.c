@@ -376,6 +376,8 @@ START_TEST(wrong_files) {
     check_status(p, 1);
     check_has(p.err, kit_str("%s/out", in));
     check_refused(translate(model, "--input", in, "--output", in), "same file");
+    p = bantam_how((program_how){.input = in}, "translate", model, "--output", in);
+    check_refused(p, "same file");
     ck_assert_str_eq(file_text(in), "ba\n");
     p = bantam_how((program_how){.file_limit = 4096}, "translate", model, "--threads", "1",
                    "--beam", "1", "--input", text_file(mixed(0)), "--output",

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "core/bantam.h"
 
@@ -71,6 +72,28 @@ void cli_catch_signals(void);
 
 /* Sends the library's notices to stderr, from `least` on. */
 void cli_show_log(bt_log_level least);
+
+/* ---- files that are written (output.c) ---- */
+
+/* Refuses an output (NULL: none) that is one of the inputs, which it would empty: `inputs` (NULL
+ * among them: not given) and the files of `features`, "NAME=FILE" each (may be NULL). CLI_GO_ON, or
+ * the exit status. */
+int cli_check_output(const cli_command *command, const char *option, const char *output,
+                     const char *const *inputs, size_t count, const cli_list *features);
+/* One line with the text of an errno on stderr; returns CLI_FAILED. */
+int cli_file_error(const cli_command *command, const char *path, const char *what, int error);
+
+/* Lines into a file that is made, or emptied, when the first one is there: what fails before leaves
+ * it as it was. Path NULL: standard output. */
+typedef struct cli_lines {
+    const char *path;
+    FILE *file;
+    int error; /* errno of what failed */
+} cli_lines;
+/* A bt_line_fn; user is the cli_lines. */
+bt_status cli_put_line(void *user, const char *line);
+/* Gives `status`, or BT_EIO where it was BT_OK and the lines could not be written. */
+bt_status cli_close_lines(cli_lines *lines, bt_status status);
 
 /* ---- progress of training (progress.c) ---- */
 

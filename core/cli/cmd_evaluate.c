@@ -1,46 +1,92 @@
-/* bantam evaluate */
+/* bantam evaluate: a model that writes text by a reference, another one by labels. */
 #include "core/cli/cli.h"
 
-static int run(const cli_command *self, int argc, char **argv) {
-    const char *model, *source = NULL, *reference = NULL;
-    int json = 0;
-    char *text = NULL;
-    bt_translate_options o = BT_TRANSLATE_DEFAULTS;
+typedef struct request {
+    const char *model, *source, *reference, *labels;
+    int json;
+    int64_t beam;
+    double length_penalty; /* negative: not given */
+    bt_translate_options o;
+} request;
+
+static int check(const cli_command *self, const request *r) {
+    if (r->reference != NULL && r->labels != NULL)
+        return cli_usage(self, "--reference and --labels: a model writes text or has labels");
+    if (r->reference == NULL && r->labels == NULL)
+        return cli_usage(self, "--reference FILE is missing, or --labels FILE where the model "
+                               "writes no text");
+    if (r->source == NULL && r->o.feature_count == 0)
+        return cli_usage(self, "--source FILE is missing");
+    if (r->labels != NULL && (r->beam != 0 || r->length_penalty >= 0))
+        return cli_usage(self, "%s goes with --reference",
+                         r->beam != 0 ? "--beam" : "--length-penalty");
+    return CLI_GO_ON;
+}
+
+static bt_status by_labels(const request *r, char **text) {
+    bt_prediction_scores scores;
+    bt_predict_options o = {.device = r->o.device,
+                            .memory = r->o.memory,
+                            .threads = r->o.threads,
+                            .batch = r->o.batch,
+                            .features = r->o.features,
+                            .feature_count = r->o.feature_count,
+                            .source = r->source,
+                            .labels = r->labels,
+                            .stop = &cli_stop};
+    bt_status status = bt_predict(r->model, &o, NULL, NULL, &scores);
+    if (status != BT_OK) return status;
+    return r->json ? bt_prediction_scores_json(&scores, text)
+                   : bt_prediction_scores_text(&scores, text);
+}
+
+static bt_status by_reference(request *r, char **text) {
     bt_evaluation evaluation;
+    if (r->beam != 0) r->o.beam = r->beam < 1 << 20 ? (int)r->beam : 1 << 20;
+    if (r->length_penalty >= 0) r->o.length_penalty = r->length_penalty;
+    bt_status status = bt_evaluate(r->model, r->source, r->reference, &r->o, &evaluation);
+    if (status != BT_OK) return status;
+    return r->json ? bt_evaluation_json(&evaluation, text) : bt_evaluation_text(&evaluation, text);
+}
+
+static int run(const cli_command *self, int argc, char **argv) {
+    request r = {.length_penalty = -1, .o = BT_TRANSLATE_DEFAULTS};
+    char *text = NULL;
     cli_list features = {NULL, 0};
-    int64_t beam = o.beam, batch = o.batch, threads = o.threads;
+    int64_t batch = 0, threads = 0;
     const cli_option options[] = {
-        {"source", CLI_TEXT, &source, "FILE", "text to translate", 0},
-        {"reference", CLI_TEXT, &reference, "FILE", "its translation, line by line", 0},
+        {"source", CLI_TEXT, &r.source, "FILE", "text that the model reads", 0},
         {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
-        {"beam", CLI_INT, &beam, "N", "hypotheses kept (4); 1 is greedy search", 1},
-        {"length-penalty", CLI_REAL, &o.length_penalty, "X",
+        {"reference", CLI_TEXT, &r.reference, "FILE", "what the model should write, line by line",
+         0},
+        {"labels", CLI_TEXT, &r.labels, "FILE", "what is right, for a model that writes no text",
+         0},
+        {"beam", CLI_INT, &r.beam, "N", "hypotheses kept (4); 1 is greedy search", 1},
+        {"length-penalty", CLI_REAL, &r.length_penalty, "X",
          "score = log-probability / length^X (1)", 0},
         {"batch", CLI_INT, &batch, "N", "sentences at once, at most; as many as fit, up to 64", 1},
-        {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
-        {"memory", CLI_TEXT, &o.memory, "SIZE", "limit, such as 2GiB; auto", 0},
+        {"device", CLI_TEXT, &r.o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
+        {"memory", CLI_TEXT, &r.o.memory, "SIZE", "limit, such as 2GiB; auto", 0},
         {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
-        {"json", CLI_FLAG, &json, NULL, "as JSON", 0},
+        {"json", CLI_FLAG, &r.json, NULL, "as JSON", 0},
         {.name = NULL}};
-    int code = cli_parse(self, options, &model, 1, argc, argv);
+    int code = cli_parse(self, options, &r.model, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
-    if (source == NULL && features.count == 0) return cli_usage(self, "--source FILE is missing");
-    if (reference == NULL) return cli_usage(self, "--reference FILE is missing");
-    o.beam = beam < 1 << 20 ? (int)beam : 1 << 20;
-    o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
-    o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
-    o.features = features.text;
-    o.feature_count = features.count;
-    o.stop = &cli_stop;
+    r.o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
+    r.o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    r.o.features = features.text;
+    r.o.feature_count = features.count;
+    r.o.stop = &cli_stop;
+    code = check(self, &r);
+    if (code != CLI_GO_ON) return code;
     cli_catch_signals();
-    bt_status status = bt_evaluate(model, source, reference, &o, &evaluation);
-    if (status == BT_OK)
-        status =
-            json ? bt_evaluation_json(&evaluation, &text) : bt_evaluation_text(&evaluation, &text);
+    bt_status status = r.labels ? by_labels(&r, &text) : by_reference(&r, &text);
     return cli_print(self, status, text);
 }
 
 const cli_command cli_evaluate = {
     "evaluate", "MODEL",
-    "loss, perplexity, BLEU and chrF of a model on a text with its translation", run,
-    "MODEL is a checkpoint or the output folder of a run.\n"};
+    "how good a model is: loss, perplexity, BLEU and chrF of text, or accuracy, F1, square error",
+    run,
+    "MODEL is a checkpoint or the output folder of a run. One that writes text is compared with a\n"
+    "--reference, another one with --labels, as bantam predict --labels does.\n"};

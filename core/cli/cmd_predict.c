@@ -3,24 +3,14 @@
 
 #include <stdio.h>
 
-#include <stdlib.h>
-
-typedef struct output {
-    FILE *file;
-} output;
-
-static bt_status put_line(void *user, const char *line) {
-    const output *o = user;
-    return fprintf(o->file, "%s\n", line) < 0 ? BT_EIO : BT_OK;
-}
-
 static int run(const cli_command *self, int argc, char **argv) {
-    const char *model, *path = NULL;
+    const char *model;
     int json = 0;
     char *text = NULL;
     bt_predict_options o = {0};
     bt_prediction_scores scores;
     cli_list features = {NULL, 0};
+    cli_lines lines = {NULL};
     int64_t batch = 0, threads = 0;
     const cli_option options[] = {
         {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
@@ -28,7 +18,7 @@ static int run(const cli_command *self, int argc, char **argv) {
          "text, one example a line, where the model reads it", 0},
         {"labels", CLI_TEXT, &o.labels, "FILE", "what would be right: scores go to standard error",
          0},
-        {"output", CLI_TEXT, &path, "FILE", "a line an example; default: standard output", 0},
+        {"output", CLI_TEXT, &lines.path, "FILE", "a line an example; default: standard output", 0},
         {"batch", CLI_INT, &batch, "N", "examples at once, at most", 1},
         {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
         {"memory", CLI_TEXT, &o.memory, "SIZE", "limit: 11GiB, 8000MB, auto (default)", 0},
@@ -36,9 +26,9 @@ static int run(const cli_command *self, int argc, char **argv) {
         {"json", CLI_FLAG, &json, NULL, "scores as JSON", 0},
         {.name = NULL}};
     int code = cli_parse(self, options, &model, 1, argc, argv);
-    output out = {stdout};
-    if (code == CLI_GO_ON && path != NULL && (out.file = fopen(path, "w")) == NULL)
-        code = cli_usage(self, "--output: %s cannot be made", path);
+    const char *const inputs[] = {model, o.source, o.labels};
+    if (code == CLI_GO_ON)
+        code = cli_check_output(self, "output", lines.path, inputs, 3, &features);
     if (code != CLI_GO_ON) return code;
     o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
     o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
@@ -46,9 +36,10 @@ static int run(const cli_command *self, int argc, char **argv) {
     o.feature_count = features.count;
     o.stop = &cli_stop;
     cli_catch_signals();
-    bt_status status = bt_predict(model, &o, put_line, &out, &scores);
-    if (fflush(out.file) != 0 && status == BT_OK) status = BT_EIO;
-    if (path != NULL) fclose(out.file);
+    bt_status status = bt_predict(model, &o, cli_put_line, &lines, &scores);
+    status = cli_close_lines(&lines, status);
+    if (lines.error != 0 && lines.path != NULL)
+        return cli_file_error(self, lines.path, "cannot be written", lines.error);
     if (status == BT_OK && o.labels != NULL)
         status = json ? bt_prediction_scores_json(&scores, &text)
                       : bt_prediction_scores_text(&scores, &text);

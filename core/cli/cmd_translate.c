@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 20, BLOCK_LINES = 4096, NUL_WARNINGS = 10 };
@@ -32,8 +31,7 @@ typedef struct job {
 } job;
 
 static int fail(const job *j, const char *name, const char *what) {
-    fprintf(stderr, "bantam %s: %s: %s: %s\n", j->self->name, name, what, strerror(errno));
-    return CLI_FAILED;
+    return cli_file_error(j->self, name, what, errno);
 }
 
 static void *grow(void *p, size_t *room, size_t need, size_t size) {
@@ -210,9 +208,15 @@ static int translate_examples(job *j, bt_translator *translator, size_t count) {
     return CLI_DONE;
 }
 
+/* Beside text every example belongs to a line; that there are too few is told by the line. */
 static int translate_all(job *j, bt_translator *translator) {
     size_t examples = bt_translator_examples(translator);
-    return examples > 0 ? translate_examples(j, translator, examples) : translate(j, translator);
+    if (!bt_translator_reads_text(translator)) return translate_examples(j, translator, examples);
+    int code = translate(j, translator);
+    if (code != CLI_DONE || examples == 0 || j->before == (int64_t)examples) return code;
+    return cli_usage(j->self,
+                     "%s has %lld lines, the features have %zu examples: is it their text?",
+                     j->in_name, (long long)j->before, examples);
 }
 
 static int open_input(job *j, const char *path) {
@@ -227,15 +231,6 @@ static int open_output(job *j, const char *path) {
     j->out_name = path ? path : "standard output";
     j->out = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : STDOUT_FILENO;
     return j->out < 0 ? fail(j, path, "cannot be made") : CLI_GO_ON;
-}
-
-/* Output that is the input would empty it before it is read. */
-static int check_same(const job *j, const char *output) {
-    struct stat in, out;
-    if (output == NULL || fstat(j->in, &in) != 0 || stat(output, &out) != 0) return CLI_GO_ON;
-    if (!S_ISREG(in.st_mode) || in.st_dev != out.st_dev || in.st_ino != out.st_ino)
-        return CLI_GO_ON;
-    return cli_usage(j->self, "--output: %s is the same file as the input", output);
 }
 
 static int close_files(job *j, int code) {
@@ -290,7 +285,8 @@ static int run(const cli_command *self, int argc, char **argv) {
     o.stop = &cli_stop;
     cli_catch_signals();
     code = open_input(&j, input);
-    if (code == CLI_GO_ON) code = check_same(&j, output);
+    const char *const inputs[] = {model, input ? input : "/dev/stdin"};
+    if (code == CLI_GO_ON) code = cli_check_output(self, "output", output, inputs, 2, &features);
     if (code != CLI_GO_ON) return close_files(&j, code);
     bt_status status = bt_translator_open(model, &o, &translator);
     code = status == BT_OK ? open_output(&j, output) : cli_fail(self, status);

@@ -29,7 +29,8 @@ static int run_train(const cli_command *self, int argc, char **argv) {
         {"", CLI_WORDS, &files, NULL, NULL, 0},
         {.name = NULL}};
     int code = cli_parse(self, options, NULL, 0, argc, argv);
-    if (code == CLI_GO_ON && files.count == 0) code = cli_usage(self, "%s expected", self->arguments);
+    if (code == CLI_GO_ON && files.count == 0)
+        code = cli_usage(self, "%s expected", self->arguments);
     if (code == CLI_GO_ON) code = check(self, &c);
     if (code == CLI_GO_ON && c.size == 0) code = cli_usage(self, "--size N is missing");
     if (code != CLI_GO_ON) return code;

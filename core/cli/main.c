@@ -86,6 +86,13 @@ static bt_log_level log_least;
 
 static void on_log(void *user, bt_log_level level, const char *text) {
     (void)user;
+    if (level == BT_LOG_STALLED) {
+        fprintf(stderr,
+                "\nbantam: %s\nbantam: ends here; checkpoints that were written are whole: train "
+                "--resume goes on from the newest, on any device\n",
+                text);
+        _exit(CLI_FAILED);
+    }
     if (level < log_least) return;
     cli_progress_clear();
     fprintf(stderr, "%s%s\n", level == BT_LOG_WARN ? "warning: " : "", text);

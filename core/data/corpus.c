@@ -120,9 +120,9 @@ static bt_status check_all(const bti_corpus_config *cfg, int64_t *lines) {
     return BT_OK;
 }
 
-bt_status bti_corpus_check(const bti_corpus_config *cfg) {
-    int64_t lines;
-    return check_all(cfg, &lines);
+bt_status bti_corpus_check(const bti_corpus_config *cfg, int64_t *lines) {
+    int64_t unused;
+    return check_all(cfg, lines ? lines : &unused);
 }
 
 /* ---- the key --------------------------------------------------------------------------------- */

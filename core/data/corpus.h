@@ -43,8 +43,9 @@ typedef struct bti_corpus_stats {
 typedef struct bti_corpus bti_corpus;
 
 /* Reads all text and refuses what open would refuse before it tokenises: bytes 00, bad UTF-8, line
- * counts. For use before a tokeniser is trained on the text; open does it by itself. */
-bt_status bti_corpus_check(const bti_corpus_config *cfg);
+ * counts. For use before a tokeniser is trained on the text; open does it by itself. *lines (may be
+ * NULL) are those of a side, over all files. */
+bt_status bti_corpus_check(const bti_corpus_config *cfg, int64_t *lines);
 
 /* The files of a side, and how many pairs of files there are. */
 const bti_files *bti_corpus_files(const bti_corpus_config *cfg, int side);

@@ -374,6 +374,13 @@ const char *bti_features_path(const bti_features *f) { return f->file[0].path; }
 int64_t bti_features_count(const bti_features *f) { return f->count; }
 int64_t bti_features_width(const bti_features *f) { return f->width; }
 int64_t bti_features_rows(const bti_features *f, int64_t i) { return run_of(f, i)->rows; }
+
+const char *bti_features_place(const bti_features *f, int64_t i, int64_t *example) {
+    const bti_feature_file *file = &f->file[run_of(f, i)->file];
+    *example = i - file->before + 1;
+    return file->path;
+}
+
 const bti_features_stats *bti_features_get_stats(const bti_features *f) { return &f->stats; }
 uint64_t bti_features_checksum(const bti_features *f) { return f->checksum; }
 

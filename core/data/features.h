@@ -45,6 +45,8 @@ int64_t bti_features_count(const bti_features *f);    /* examples */
 int64_t bti_features_width(const bti_features *f);
 /* Rows of example i: 1 of [width], rows of [rows, width], h * w of [h, w, width]. */
 int64_t bti_features_rows(const bti_features *f, int64_t i);
+/* The file of example i (of a list: the one in it), and its number there or in the list, from 1. */
+const char *bti_features_place(const bti_features *f, int64_t i, int64_t *example);
 /* rows x width numbers of example i; allocates nothing; several threads may read. */
 bt_status bti_features_read(const bti_features *f, int64_t i, float *out);
 const bti_features_stats *bti_features_get_stats(const bti_features *f);

@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/decode/score.h"
 #include "core/decode/translator.h"
+#include "core/model/head.h"
 
 #define BLOCK_LINES 4096
 #define BLOCK_BYTES (4 << 20) /* a block takes no further line beyond this */
@@ -63,7 +64,6 @@ static bt_status add_losses(evaluation *e, size_t count) {
         bti_sentence *s = &e->sentence[n];
         const int reads = e->translator->tokenizer[0] != NULL;
         *s = (bti_sentence){0};
-        BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
         for (int side = !reads; side < 2; side++) {
             const char *text = e->line[side][i];
             bti_ids *ids = &e->ids[side][i];
@@ -71,6 +71,7 @@ static bt_status add_losses(evaluation *e, size_t count) {
             s->ids[side] = ids->id;
             s->count[side] = ids->count;
         }
+        BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
         n += (s->count[0] > 0 || !reads) && s->count[1] > 0;
     }
     if (cut[1] > 0) /* of the source, translation tells */
@@ -113,25 +114,32 @@ static void evaluation_free(evaluation *e) {
     bti_free(e);
 }
 
-/* What is wrong with the text is told before a model is opened. */
-static bt_status check_text(const char *source, const char *reference) {
+/* What is wrong with the text is told before a model is opened. Gives its lines. */
+static bt_status check_text(const char *source, const char *reference, int64_t *lines) {
     char *path[2] = {(char *)(uintptr_t)source, (char *)(uintptr_t)reference};
     bti_corpus_config cfg = {.source = {&path[0], source != NULL}, .target = {&path[1], 1}};
     if ((source != NULL && strcmp(source, "-") == 0) || strcmp(reference, "-") == 0)
         return bti_fail(BT_EUSAGE, "evaluation reads its text twice: files, not standard input");
-    return bti_corpus_check(&cfg);
+    return bti_corpus_check(&cfg, lines);
+}
+
+static bt_status check_model(const bt_translator *t, const char *model) {
+    if (bti_has_decoder(&t->shape)) return BT_OK;
+    return bti_fail(BT_EUSAGE, "%s writes no text: its head is %s, which is evaluated on labels",
+                    model, bti_head_of(&t->shape)->name);
 }
 
 bt_status bt_evaluate(const char *model, const char *source, const char *reference,
                       const bt_translate_options *options, bt_evaluation *out) {
-    BT_TRY(check_text(source, reference));
+    int64_t lines;
+    BT_TRY(check_text(source, reference, &lines));
     evaluation *e = bti_alloc(1, sizeof *e);
     if (e == NULL) return BT_ENOMEM;
     bt_status s = bti_scorer_open(&(bt_score_options){.chrf = 1}, &e->scorer);
     if (s == BT_OK) s = bti_translator_open(model, options, 1, &e->translator);
-    if (s == BT_OK && (e->translator->tokenizer[0] != NULL) != (source != NULL))
-        s = bti_fail(BT_EUSAGE, source ? "the model reads no text: there is no source"
-                                       : "the model reads text: give a source");
+    if (s == BT_OK) s = check_model(e->translator, model);
+    if (s == BT_OK) s = bti_translator_check_source(e->translator, source);
+    if (s == BT_OK) s = bti_translator_match(e->translator, reference, lines, "lines");
     if (s == BT_OK) s = run(e, (const char *const[]){source, reference});
     if (s == BT_OK && e->sum.rows == 0)
         s = bti_fail(BT_EINPUT, "%s and %s hold no pair to evaluate on",

@@ -2,6 +2,7 @@
  * where labels are known. */
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ typedef struct prediction {
     const bt_predict_options *options;
     bti_reader *text; /* NULL: the model reads none */
     bti_labels *labels;
-    char **name; /* of classes, as the run had them; NULL: numbers */
+    char **name; /* of classes and labels; NULL: the outputs are numbers */
     size_t names;
     bti_dense dense;
     int64_t done; /* examples */
@@ -29,9 +30,8 @@ typedef struct prediction {
     bti_sentence sentence[BLOCK];
     bti_ids ids[BLOCK];
     int32_t rows[BLOCK][BTI_MAX_FEATURES];
-    bti_sentence *all; /* with labels: of every example, and all outputs */
-    float *outputs;
-    int64_t room;
+    float *outputs;   /* of the examples of a block */
+    bti_tally *tally; /* NULL: without labels */
 } prediction;
 
 static const int32_t no_class = 0;
@@ -39,30 +39,46 @@ static const int32_t no_class = 0;
 /* ---- labels ------------------------------------------------------------------------------------
  */
 
-/* The names beside the model, one a line, in order of their numbers. */
-static bt_status read_names(prediction *p, const char *path) {
+static bt_status add_name(prediction *p, const char *name) {
+    p->name[p->names] = bti_strdup(name);
+    return p->name[p->names++] == NULL ? BT_ENOMEM : BT_OK;
+}
+
+static bt_status read_names(prediction *p, const char *file) {
+    int64_t outputs = p->model->shape.outputs, lines = 0;
+    bti_reader *r;
+    const char *line;
+    size_t bytes;
+    BT_TRY(bti_reader_open(file, &r));
+    bt_status status;
+    while ((status = bti_reader_next(r, &line, &bytes)) == BT_OK && line != NULL)
+        if (lines++ < outputs && (status = add_name(p, line)) != BT_OK) break;
+    bti_reader_close(r);
+    if (status == BT_OK && lines != outputs)
+        status = bti_fail(BT_EINPUT,
+                          "%s names %lld labels, the model beside it has %lld: it is another run's",
+                          file, (long long)lines, (long long)outputs);
+    return status;
+}
+
+/* Names of classes and labels in order of their numbers: those in the file beside the model, one a
+ * line; without that file the numbers themselves. */
+static bt_status open_names(prediction *p, const char *path) {
+    const bti_model_config *m = &p->model->shape;
+    char number[32];
+    if (m->head == BTI_HEAD_REGRESSION) return BT_OK;
+    p->name = bti_alloc((size_t)m->outputs, sizeof *p->name);
     char *folder = bti_dir_exists(path) ? bti_strdup(path) : bti_path_dir(path);
     char *file = folder ? bti_path_join(folder, "labels.txt") : NULL;
-    bti_reader *r = NULL;
-    bt_status status = file == NULL ? BT_ENOMEM : BT_OK;
-    if (status == BT_OK && bti_file_exists(file)) status = bti_reader_open(file, &r);
-    int64_t outputs = p->model->shape.outputs;
-    if (r != NULL) p->name = bti_alloc((size_t)outputs, sizeof *p->name);
-    if (r != NULL && p->name == NULL) status = BT_ENOMEM;
-    while (status == BT_OK && r != NULL) {
-        const char *line;
-        size_t bytes;
-        status = bti_reader_next(r, &line, &bytes);
-        if (status != BT_OK || line == NULL) break;
-        if ((int64_t)p->names == outputs) {
-            status = bti_fail(BT_EINPUT, "%s names more than the model's %lld outputs", file,
-                              (long long)outputs);
-            break;
+    bt_status status = p->name == NULL || file == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && bti_file_exists(file)) {
+        status = read_names(p, file);
+    } else {
+        for (int64_t k = 0; k < m->outputs && status == BT_OK; k++) {
+            snprintf(number, sizeof number, "%lld", (long long)k);
+            status = add_name(p, number);
         }
-        p->name[p->names] = bti_strdup(line);
-        if (p->name[p->names++] == NULL) status = BT_ENOMEM;
     }
-    bti_reader_close(r);
     bti_free(file);
     bti_free(folder);
     return status;
@@ -70,19 +86,14 @@ static bt_status read_names(prediction *p, const char *path) {
 
 static bt_status open_labels(prediction *p) {
     const bti_model_config *m = &p->model->shape;
+    int numbers = m->head == BTI_HEAD_REGRESSION;
     bti_labels_spec spec = {.files = &p->options->labels,
                             .file_count = 1,
                             .kind = bti_label_kind_of(m->head),
                             .classes = (const char *const *)p->name,
-                            .class_count = (int32_t)p->names};
-    if (p->options->labels == NULL) return BT_OK;
-    if (m->head == BTI_HEAD_REGRESSION) spec.width = m->outputs;
-    BT_TRY(bti_labels_open(&spec, &p->labels));
-    int64_t have = m->head == BTI_HEAD_REGRESSION ? bti_labels_width(p->labels)
-                                                  : bti_labels_classes(p->labels);
-    if (have <= m->outputs) return BT_OK;
-    return bti_fail(BT_EINPUT, "%s has %lld labels, the model %lld", p->options->labels,
-                    (long long)have, (long long)m->outputs);
+                            .class_count = (int32_t)p->names,
+                            .width = numbers ? m->outputs : 0};
+    return p->options->labels ? bti_labels_open(&spec, &p->labels) : BT_OK;
 }
 
 /* Targets of an example; zeros where nothing is known. */
@@ -142,11 +153,7 @@ static bt_status read_block(prediction *p, int64_t *count) {
         BT_TRY(bti_translator_features(p->model, example, p->rows[n], s));
         s->dense = &p->dense;
         s->example = example;
-        if (p->labels == NULL) continue;
-        if (example >= bti_labels_count(p->labels))
-            return bti_fail(BT_EINPUT, "%s has %lld labels, there are more examples",
-                            p->options->labels, (long long)bti_labels_count(p->labels));
-        if (p->model->shape.head == BTI_HEAD_CLASSIFICATION)
+        if (p->labels != NULL && p->model->shape.head == BTI_HEAD_CLASSIFICATION)
             s->ids[1] = bti_labels_ids(p->labels, example, &labels);
     }
     *count = n;
@@ -155,13 +162,6 @@ static bt_status read_block(prediction *p, int64_t *count) {
 
 /* ---- lines -------------------------------------------------------------------------------------
  */
-
-static void add_name(bti_text *t, const prediction *p, int64_t k) {
-    if (k < (int64_t)p->names)
-        bti_text_add(t, "%s", p->name[k]);
-    else
-        bti_text_add(t, "%lld", (long long)k);
-}
 
 /* e^(z_k) over the sum of all, without overflow. */
 static double probability(const float *z, int64_t n, int64_t k) {
@@ -176,14 +176,14 @@ static bt_status give_line(const prediction *p, const float *z, bt_line_fn sink,
     char *line;
     if (m->head == BTI_HEAD_CLASSIFICATION) {
         int64_t k = bti_metrics_class(z, m->outputs);
-        add_name(&t, p, k);
+        bti_text_add(&t, "%s", p->name[k]);
         bti_text_add(&t, "\t%.6f", probability(z, m->outputs, k));
     }
     for (int64_t k = 0, given = 0; k < m->outputs; k++) {
         if (m->head == BTI_HEAD_REGRESSION) bti_text_add(&t, "%s%.9g", k ? " " : "", (double)z[k]);
         if (m->head != BTI_HEAD_MULTILABEL || !(z[k] > 0)) continue;
         bti_text_add(&t, "%s", given++ ? "\t" : "");
-        add_name(&t, p, k);
+        bti_text_add(&t, "%s", p->name[k]);
         bti_text_add(&t, "\t%.6f", 1 / (1 + exp(-(double)z[k])));
     }
     bti_text_add(&t, "%s", "");
@@ -196,20 +196,6 @@ static bt_status give_line(const prediction *p, const float *z, bt_line_fn sink,
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
-static bt_status make_room(prediction *p, int64_t n) {
-    if (n <= p->room) return BT_OK;
-    int64_t room = 2 * n;
-    void *all = bti_realloc(p->all, (size_t)room, sizeof *p->all);
-    if (all == NULL) return BT_ENOMEM;
-    p->all = all;
-    void *outputs =
-        bti_realloc(p->outputs, (size_t)(room * p->model->shape.outputs), sizeof *p->outputs);
-    if (outputs == NULL) return BT_ENOMEM;
-    p->outputs = outputs;
-    p->room = room;
-    return BT_OK;
-}
-
 static bt_status run(prediction *p, bt_line_fn sink, void *user) {
     int64_t n = 0, outputs = p->model->shape.outputs;
     for (;;) {
@@ -217,47 +203,53 @@ static bt_status run(prediction *p, bt_line_fn sink, void *user) {
             return bti_fail(BT_ESTOPPED, "stopped on request");
         BT_TRY(read_block(p, &n));
         if (n == 0) return BT_OK;
-        int64_t at = p->labels != NULL ? p->done : 0; /* scores want all of them */
-        BT_TRY(make_room(p, at + n));
-        float *y = p->outputs + at * outputs;
-        BT_TRY(bti_losses_run(p->model->losses, p->sentence, n, y, &p->sum));
-        memcpy(p->all + at, p->sentence, (size_t)n * sizeof *p->all);
+        BT_TRY(bti_losses_run(p->model->losses, p->sentence, n, p->outputs, &p->sum));
+        if (p->tally != NULL) bti_tally_add(p->tally, p->sentence, n, p->outputs);
         for (int64_t i = 0; i < n && sink != NULL; i++)
-            BT_TRY(give_line(p, y + i * outputs, sink, user));
+            BT_TRY(give_line(p, p->outputs + i * outputs, sink, user));
         p->done += n;
     }
 }
 
-/* As many examples everywhere. */
+static int is_stdin(const char *path) { return path != NULL && strcmp(path, "-") == 0; }
+
+/* As many examples everywhere, before the first line is given: what there is of text is counted,
+ * where there is anything to compare it with. Text of standard input cannot be read twice. */
 static bt_status check_counts(const prediction *p) {
-    for (int32_t f = 0; f < p->model->shape.features; f++)
-        BT_TRY(bti_features_match(p->model->feature[f], p->done,
-                                  p->text ? p->options->source : p->model->shape.feature[0].name,
-                                  p->text ? "lines" : "examples"));
-    if (p->labels == NULL) return BT_OK;
-    return bti_labels_match(p->labels, p->done,
-                            p->text ? p->options->source : p->model->shape.feature[0].name,
-                            "examples");
+    const char *path = p->options->source, *units = "lines";
+    bti_corpus_config text = {.source = {(char **)(uintptr_t)&path, 1}};
+    int64_t n = 0;
+    if (p->labels == NULL && (p->model->shape.features == 0 || is_stdin(path))) return BT_OK;
+    if (is_stdin(path))
+        return bti_fail(BT_EUSAGE,
+                        "text that labels belong to is read twice: a file, not standard input");
+    if (path != NULL) {
+        BT_TRY(bti_corpus_check(&text, &n));
+        BT_TRY(bti_translator_match(p->model, path, n, units));
+    } else {
+        path = bti_features_path(p->model->feature[0]);
+        n = feature_examples(p);
+        units = "examples";
+    }
+    return p->labels ? bti_labels_match(p->labels, n, path, units) : BT_OK;
 }
 
-static bt_status score(const prediction *p, bt_prediction_scores *out) {
+static void score(const prediction *p, bt_prediction_scores *out) {
     bti_metrics m = {NAN, NAN, NAN};
-    int known = p->labels != NULL && p->done > 0;
-    if (known) BT_TRY(bti_metrics_of(&p->model->shape, p->all, p->done, p->outputs, &m));
+    if (p->tally != NULL) m = bti_tally_metrics(p->tally);
     *out = (bt_prediction_scores){.examples = p->done,
-                                  .loss = known ? p->sum.loss / (double)p->sum.rows : NAN,
+                                  .loss = p->tally ? p->sum.loss / (double)p->sum.rows : NAN,
                                   .accuracy = m.accuracy,
                                   .f1 = m.f1,
                                   .mse = m.mse};
-    return BT_OK;
 }
 
 static void prediction_free(prediction *p) {
     for (size_t i = 0; i < p->names; i++) bti_free(p->name[i]);
     for (int i = 0; i < BLOCK; i++) bti_ids_free(&p->ids[i]);
     bti_free(p->name);
-    bti_free(p->all);
     bti_free(p->outputs);
+    bti_tally_free(p->tally);
     bti_labels_close(p->labels);
     bti_reader_close(p->text);
     bt_translator_free(p->model);
@@ -276,14 +268,18 @@ static bt_status open_all(prediction *p, const char *model) {
     t.feature_count = o->feature_count;
     BT_TRY(bti_translator_open(model, &t, 1, &p->model));
     if (bti_has_decoder(&p->model->shape))
-        return bti_fail(BT_EUSAGE, "%s writes text: bantam translate asks it", model);
-    int reads = p->model->tokenizer[0] != NULL;
-    if (reads != (o->source != NULL))
-        return bti_fail(BT_EUSAGE, reads ? "the model reads text: give a source"
-                                         : "the model reads no text: there is no source");
-    if (reads) BT_TRY(bti_reader_open(o->source, &p->text));
-    BT_TRY(read_names(p, model));
-    return open_labels(p);
+        return bti_fail(BT_EUSAGE,
+                        "%s writes text: bantam translate asks it, and bantam evaluate "
+                        "compares it with a reference",
+                        model);
+    BT_TRY(bti_translator_check_source(p->model, o->source));
+    if (o->source != NULL) BT_TRY(bti_reader_open(o->source, &p->text));
+    BT_TRY(open_names(p, model));
+    BT_TRY(open_labels(p));
+    BT_TRY(check_counts(p));
+    p->outputs = bti_alloc((size_t)(BLOCK * p->model->shape.outputs), sizeof *p->outputs);
+    if (p->outputs == NULL) return BT_ENOMEM;
+    return p->labels ? bti_tally_new(&p->model->shape, &p->tally) : BT_OK;
 }
 
 bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
@@ -294,8 +290,9 @@ bt_status bt_predict(const char *model, const bt_predict_options *options, bt_li
     p->dense = (bti_dense){p, read_feature, read_values};
     bt_status status = open_all(p, model);
     if (status == BT_OK) status = run(p, sink, user);
-    if (status == BT_OK) status = check_counts(p);
-    if (status == BT_OK && scores != NULL) status = score(p, scores);
+    if (status == BT_OK && is_stdin(options->source))
+        status = bti_translator_match(p->model, "standard input", p->done, "lines");
+    if (status == BT_OK && scores != NULL) score(p, scores);
     prediction_free(p);
     return status;
 }

@@ -16,6 +16,7 @@
 #include "core/data/corpus.h"
 #include "core/model/head.h"
 #include "core/train/checkpoint.h"
+#include "core/train/inputs.h"
 #include "core/train/session.h"
 
 #define DEFAULT_BATCH 64
@@ -224,6 +225,23 @@ static bt_status read_feature(void *user, int32_t feature, int64_t example, floa
     return bti_features_read(t->feature[feature], example, out);
 }
 
+bt_status bti_translator_match(const bt_translator *t, const char *path, int64_t count,
+                               const char *units) {
+    for (int32_t f = 0; f < t->shape.features; f++)
+        BT_TRY(bti_features_match(t->feature[f], count, path, units));
+    return BT_OK;
+}
+
+/* Of a model that reads features alone: as many of each, and rows that go together. */
+static bt_status check_examples(const bt_translator *t) {
+    int64_t n = bti_features_count(t->feature[0]);
+    BT_TRY(bti_translator_match(t, bti_features_path(t->feature[0]), n, "examples"));
+    for (int64_t i = 0; i < n; i++)
+        BT_TRY(bti_inputs_check_rows(t->feature, (size_t)t->shape.features, t->shape.fusion, i,
+                                     NULL, 0));
+    return BT_OK;
+}
+
 static bt_status open_shape(bt_translator *t, const bti_checkpoint *c) {
     int64_t cols;
     t->shape = t->cfg->model;
@@ -231,7 +249,14 @@ static bt_status open_shape(bt_translator *t, const bti_checkpoint *c) {
     if (!bti_has_decoder(&t->shape)) t->shape.outputs = rows_in(c, "head.weight", &cols);
     BT_TRY(check_names(t));
     for (int32_t f = 0; f < t->shape.features; f++) BT_TRY(open_feature(t, c, f));
-    return BT_OK;
+    return t->tokenizer[0] == NULL && t->shape.features > 0 ? check_examples(t) : BT_OK;
+}
+
+bt_status bti_translator_check_source(const bt_translator *t, const char *source) {
+    int reads = t->tokenizer[0] != NULL;
+    if (reads == (source != NULL)) return BT_OK;
+    return bti_fail(BT_EUSAGE, reads ? "the model reads text: give a source"
+                                     : "the model reads no text: there is no source");
 }
 
 bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
@@ -246,14 +271,16 @@ bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *ro
                             t->shape.feature[f].name, (long long)count, (long long)example + 1);
         rows[f] = (int32_t)bti_features_rows(t->feature[f], example);
     }
-    return BT_OK;
+    if (t->tokenizer[0] != NULL && s->count[0] == 0) return BT_OK; /* blank: nothing to mix with */
+    return bti_inputs_check_rows(t->feature, (size_t)t->shape.features, t->shape.fusion, example,
+                                 t->tokenizer[0] ? "the text" : NULL, s->count[0]);
 }
 
 size_t bt_translator_examples(const bt_translator *t) {
-    return t->tokenizer[0] == NULL && t->shape.features > 0
-               ? (size_t)bti_features_count(t->feature[0])
-               : 0;
+    return t->shape.features > 0 ? (size_t)bti_features_count(t->feature[0]) : 0;
 }
+
+int bt_translator_reads_text(const bt_translator *t) { return t->tokenizer[0] != NULL; }
 
 /* ---- the model ----------------------------------------------------------------------------- */
 

@@ -30,8 +30,14 @@ struct bt_translator {
  * only with losses. */
 bt_status bti_translator_open(const char *model, const bt_translate_options *options,
                               int with_losses, bt_translator **out);
-/* Gives a sentence the features of an example; BT_EINPUT where there are fewer. `rows` holds
- * BTI_MAX_FEATURES numbers and stays. */
+/* BT_EUSAGE unless there is a source where the model reads text, and none where it reads none. */
+bt_status bti_translator_check_source(const bt_translator *t, const char *source);
+/* As many examples of each feature as `path` has `units`, BT_EINPUT with both counts. */
+bt_status bti_translator_match(const bt_translator *t, const char *path, int64_t count,
+                               const char *units);
+/* Gives a sentence, whose ids of the source are known, the features of an example; BT_EINPUT where
+ * there are fewer, or where rows do not go together. `rows` holds BTI_MAX_FEATURES numbers and
+ * stays. */
 bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
                                   bti_sentence *s);
 /* Ids of a line (UTF-8) of a side with the end symbol, cut to data.max_length; none for a line that

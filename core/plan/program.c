@@ -20,7 +20,6 @@ void bti_program_free(bti_program *p) {
     if (p == NULL) return;
     bti_free(p->tensor);
     bti_free(p->op);
-    bti_free(p->loop_ws);
     bti_free(p->wanted);
     bti_free(p->made);
     bti_free(p);
@@ -43,9 +42,7 @@ bt_status bti_program_reserve(bti_program *p, const bti_program *caps) {
     BT_TRY(bti_grow((void **)&p->op, &p->op_capacity, caps->ops, sizeof *p->op));
     BT_TRY(bti_grow((void **)&p->wanted, &p->wanted_capacity, caps->wanted_capacity,
                     sizeof *p->wanted));
-    BT_TRY(bti_grow((void **)&p->made, &p->made_capacity, caps->made_capacity, sizeof *p->made));
-    return bti_grow((void **)&p->loop_ws, &p->loop_capacity, caps->loop_capacity,
-                    sizeof *p->loop_ws);
+    return bti_grow((void **)&p->made, &p->made_capacity, caps->made_capacity, sizeof *p->made);
 }
 
 void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
@@ -54,8 +51,7 @@ void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
     p->ops = 0;
     p->keep = keep;
     p->layers = layers;
-    p->loop_count = 0;
-    p->loop_at = -1;
+    p->loop_first = -1;
     p->wanted_count = p->made_count = p->sweeps = 0;
     bti_program_at(p, -1, 0);
 }
@@ -167,23 +163,22 @@ static void shape_call(const bti_program *p, const bti_op_record *o, bt_call *ca
     for (int i = 0; i < bti_op_info(o->op)->operands; i++) call->t[i] = shape_view(p, &o->t[i]);
 }
 
+static void widen(bti_tensor *ws, uint64_t bytes) {
+    ws->cols = (int64_t)((bytes + 3) / 4);
+    ws->bytes = (uint64_t)ws->cols * 4;
+}
+
 static bti_tid scratch(bti_program *p, const bt_call *call) {
-    uint64_t bytes = bti_op_ws_bytes(p->planning, &p->info, call);
-    int in_loop = p->loop_at >= 0, again = in_loop && p->loop_at < p->loop_count;
-    if (again) {
-        bti_tid ws = p->loop_ws[p->loop_at++];
-        if (bytes > p->tensor[ws].bytes)
-            p->status = bti_fail(BT_EINTERNAL, "%s: scratch of a loop grows", p->name);
-        return ws;
-    }
-    bti_tid ws = bti_tensor_new(p, "scratch", -1, BTI_KIND_WORKSPACE, BTI_CLASS_NONE, BT_F32, 1,
-                                (int64_t)((bytes + 3) / 4));
-    if (in_loop && p->status == BT_OK) {
-        p->status = bti_grow((void **)&p->loop_ws, &p->loop_capacity, p->loop_count + 1,
-                             sizeof *p->loop_ws);
-        if (p->status == BT_OK) p->loop_ws[p->loop_count++] = ws;
-        p->loop_at++;
-    }
+    const uint64_t bytes = bti_op_ws_bytes(p->planning, &p->info, call);
+    const int in_loop = p->loop_first >= 0;
+    bti_tid ws = in_loop ? p->loop_ws : 0;
+    if (ws == 0)
+        ws = bti_tensor_new(p, "scratch", -1, BTI_KIND_WORKSPACE, BTI_CLASS_NONE, BT_F32, 1, 0);
+    if (p->status != BT_OK) return 0;
+    if (in_loop && p->loop_again && bytes > p->tensor[ws].bytes)
+        p->status = bti_fail(BT_EINTERNAL, "%s: scratch of a loop grows", p->name);
+    if (bytes > p->tensor[ws].bytes) widen(&p->tensor[ws], bytes);
+    if (in_loop) p->loop_ws = ws;
     return ws;
 }
 
@@ -196,9 +191,10 @@ void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *pa
                             .below = p->below,
                             .pairs = pairs,
                             .p = *params};
-    if (p->loop_at >= 0) {
+    if (p->loop_first >= 0) {
         record.loop = p->loop_first;
-        record.iteration = p->loop_at == 0;
+        record.iteration = p->loop_starts;
+        p->loop_starts = 0;
     }
     const bt_op_info *info = bti_op_info(op);
     for (int i = 0; i < info->operands; i++) {
@@ -229,12 +225,16 @@ void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *pa
 }
 
 void bti_loop_begin(bti_program *p) {
-    p->loop_count = 0;
-    p->loop_at = 0;
     p->loop_first = p->ops;
+    p->loop_starts = 1;
+    p->loop_again = 0;
+    p->loop_ws = 0;
 }
-void bti_loop_next(bti_program *p) { p->loop_at = 0; }
-void bti_loop_end(bti_program *p) { p->loop_at = -1; }
+void bti_loop_next(bti_program *p) {
+    p->loop_starts = 1;
+    p->loop_again = p->ops > p->loop_first;
+}
+void bti_loop_end(bti_program *p) { p->loop_first = -1; }
 
 static void touch(bti_tensor *t, int32_t op) {
     if (t->first < 0) t->first = op;

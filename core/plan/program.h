@@ -104,9 +104,10 @@ typedef struct bti_program {
     int32_t ops, op_capacity;
     const uint32_t *keep; /* kept classes of each layer; NULL: all */
     int32_t layers;
-    bti_tid *loop_ws; /* scratch of the ops of a loop body, shared by its iterations */
-    int32_t loop_count, loop_capacity, loop_at; /* loop_at: next op of the body; -1: no loop */
-    int32_t loop_first;                         /* first op of the loop */
+    int32_t loop_first;  /* first op of the loop that is emitted now; -1: none */
+    int32_t loop_starts; /* 1: the next op is the first of an iteration */
+    int32_t loop_again;  /* 1: not of the first iteration */
+    bti_tid loop_ws;     /* scratch of the loop, 0 before its first op */
     /* Replay: what is asked for and not made yet, and what was copied to make a layer's input. */
     bti_wanted *wanted;
     bti_tid *made;
@@ -154,8 +155,9 @@ bti_ref bti_cols(bti_ref r, int64_t col, int64_t cols);
 void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *params, double pairs);
 #define BTI_OPERANDS(...) ((const bti_ref[BT_MAX_OPERANDS]){__VA_ARGS__})
 
-/* Ops between begin and end run once for each bti_loop_next; op k of every iteration shares the
- * scratch of op k of the first, which must be the largest. Tensors are declared outside. */
+/* Ops between begin and end run once for each bti_loop_next. They have one scratch, as large as the
+ * largest of the first iteration wants it: one for each op would live as long, for all iterations
+ * use it. Tensors are declared outside. */
 void bti_loop_begin(bti_program *p);
 void bti_loop_next(bti_program *p);
 void bti_loop_end(bti_program *p);

@@ -109,7 +109,7 @@ static void replay(bti_program *p, unit u) {
 
 static void want(bti_program *p, bti_tid id) {
     const bti_tensor *t = &p->tensor[id];
-    if (t->producer < 0 || p->loop_at >= 0) {
+    if (t->producer < 0 || p->loop_first >= 0) {
         p->status = bti_fail(BT_EINTERNAL, "%s: %s tensor %s", p->name,
                              t->producer < 0 ? "nothing makes" : "a loop asks for", t->name);
         return;

@@ -72,12 +72,14 @@ static int limit_length(const bti_session *s, bti_what_if *w, bti_advice *a, int
     w->max_length = length;
     snprintf(a->change, sizeof a->change, "data.max_length: %lld", (long long)length);
     if (s->corpus == NULL) {
-        snprintf(a->cost, sizeof a->cost, "cuts every pair");
+        snprintf(a->cost, sizeof a->cost, "cuts every %s",
+                 bti_session_has_pairs(s) ? "pair" : "line");
         return 1;
     }
     touched = bti_workload_touched(s->corpus, length, &line);
-    snprintf(a->cost, sizeof a->cost, "cuts %lld of %lld pairs, the first at line %lld",
-             (long long)touched, (long long)bti_corpus_count(s->corpus), (long long)line);
+    snprintf(a->cost, sizeof a->cost, "cuts %lld of %lld %s, the first at line %lld",
+             (long long)touched, (long long)bti_corpus_count(s->corpus),
+             bti_session_has_pairs(s) ? "pairs" : "lines", (long long)line);
     return 1;
 }
 
@@ -172,14 +174,14 @@ static const change_fn changes[] = {
 
 /* Adds the changes one by one until they fit together. Those that change the same thing twice (a
  * length that is halved after it was limited) go on from where the first left it. */
-static bt_status add_up(const bti_session *s, bti_advice_list *out, const change_fn *made) {
+static bt_status add_up(const bti_session *s, bti_advice_list *out, const int *made) {
     bti_what_if all = bti_what_if_as_is(s);
     bti_needs needs = {0};
     all.least_only = 1;
     out->together = out->least;
     for (int i = 0; i < out->count; i++) {
         bti_advice unused = {.change = ""};
-        made[i](s, &all, &unused);
+        changes[made[i]](s, &all, &unused);
         BT_TRY(bti_what_if_ask(s, &all, &needs));
         out->together = needs.least;
         if (needs.least > s->budget.limit) continue;
@@ -191,7 +193,7 @@ static bt_status add_up(const bti_session *s, bti_advice_list *out, const change
 
 bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
     bti_needs needs;
-    change_fn made[BTI_MOST_ADVICE];
+    int made[BTI_MOST_ADVICE] = {0};
     bti_what_if one = bti_what_if_as_is(s);
     memset(out, 0, sizeof *out);
     out->least = s->plan->minimum;
@@ -207,7 +209,7 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out) {
         if (out->least - needs.least < WORTH(out->least) && !a->fits) continue;
         a->frees = out->least - needs.least;
         a->needs = needs.least;
-        made[out->count++] = changes[i];
+        made[out->count++] = i;
     }
     one.batch = 1;
     one.least_only = 1;
@@ -248,14 +250,16 @@ bti_blame bti_blame_of(const bti_session *s) {
     /* What a shorter line would free is all that lives with the tensor. */
     if (p->layout.largest == 0 || p->layout.live <= most.bytes) return most;
     const bti_tensor *x = &p->step->tensor[p->layout.largest];
-    return (bti_blame){x->name, x->bytes, x->rows, x->cols, BTI_BLAME_TENSOR};
+    return (bti_blame){x->name, x->bytes, x->rows, x->cols,
+                       s->model->segments > 0 ? BTI_BLAME_EXAMPLE : BTI_BLAME_TENSOR};
 }
 
 void bti_blame_text(const bti_blame *b, char *out, size_t bytes) {
     static const char *const what[] = {[BTI_BLAME_STATE] = " with its gradient and moments",
                                        [BTI_BLAME_GRADIENT] = " with its gradient",
                                        [BTI_BLAME_RUNTIME] = " of code, libraries and stacks",
-                                       [BTI_BLAME_TENSOR] = " for the longest pair"};
+                                       [BTI_BLAME_TENSOR] = " for the longest pair",
+                                       [BTI_BLAME_EXAMPLE] = " for the longest example"};
     char size[32], shape[64] = "";
     bti_format_bytes(b->bytes, size);
     if (b->rows > 0)
@@ -282,7 +286,7 @@ static void add_blame(bti_text *t, const bti_session *s) {
     char text[256];
     int64_t n[2];
     bti_blame_text(&b, text, sizeof text);
-    if (s->corpus == NULL) {
+    if (s->corpus == NULL || s->model->segments > 0) { /* features lengthen a pair, too */
         bti_text_add(t, "; most is %s", text);
         return;
     }

@@ -29,12 +29,14 @@ bt_status bti_advise(const bti_session *s, bti_advice_list *out);
 char *bti_advice_text(const bti_advice *a);
 
 /* What needs most where the smallest plan is largest, with its bytes: a parameter with its gradient
- * and moments, what is held outside the arena, or a tensor of the longest pair. */
+ * and moments, what is held outside the arena, or a tensor of the longest pair or
+ * example. */
 typedef enum bti_blame_kind {
     BTI_BLAME_STATE,
     BTI_BLAME_GRADIENT, /* the same where the moments are not on the device */
     BTI_BLAME_RUNTIME,
-    BTI_BLAME_TENSOR
+    BTI_BLAME_TENSOR,
+    BTI_BLAME_EXAMPLE /* the same, of an example with features */
 } bti_blame_kind;
 typedef struct bti_blame {
     const char *name; /* borrowed from the session */

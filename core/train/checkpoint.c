@@ -167,7 +167,9 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
                               "good_updates",
                               number[12],
                               "run",
-                              info->run};
+                              info->run,
+                              "data",
+                              info->data ? info->data : ""};
     if (status == BT_OK)
         status = bti_st_create(path, tensors, used, metadata,
                                sizeof metadata / sizeof metadata[0] / 2, &w);
@@ -213,6 +215,7 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
                                             strtoull(text(c->file, "target_tokenizer"), NULL, 16)},
                               .corpus = strtoull(text(c->file, "corpus"), NULL, 16),
                               .run = text(c->file, "run"),
+                              .data = text(c->file, "data"),
                               .validated = strtoll(text(c->file, "validated"), NULL, 10),
                               .best_update = strtoll(text(c->file, "best_update"), NULL, 10),
                               .worse = strtoll(text(c->file, "worse"), NULL, 10),

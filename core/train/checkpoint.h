@@ -18,6 +18,9 @@ typedef struct bti_checkpoint_info {
     uint64_t tokenizer[2]; /* checksums */
     uint64_t corpus;
     const char *run; /* the effective run file */
+    /* What the training data are, part by part (bti_examples_describe): says what differs where
+     * `corpus` does. NULL: not known. */
+    const char *data;
     /* Validation so far: update of the last one (0: none), the best score and its update, and how
      * many since then were no better. */
     int64_t validated, best_update, worse;
@@ -32,7 +35,7 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
 typedef struct bti_checkpoint {
     char *path;
     bti_st_file *file;
-    bti_checkpoint_info info; /* run points into the file */
+    bti_checkpoint_info info; /* run and data point into the file */
 } bti_checkpoint;
 
 /* Opens and checks one file, checksum included. */

@@ -133,6 +133,20 @@ static bt_status add_hashes(checking *x, const bti_encoded_pair *p) {
     return BT_OK;
 }
 
+/* Rows of features that are mixed with the line's tokens. What has fewer examples is told of once
+ * all lines are counted. */
+static bt_status check_rows(const checking *x, const bti_encoded_pair *p) {
+    const bti_run_config *cfg = x->c->cfg;
+    const bti_inputs *in = &x->c->inputs[x->text == &x->c->valid ? BTI_PART_VALID : BTI_PART_TRAIN];
+    int64_t i = x->text->lines - 1, ids = p->count[0] + 1, most = cfg->data.max_length;
+    if (x->text->file[0] == NULL) return BT_OK;
+    for (size_t f = 0; f < in->features; f++)
+        if (i >= bti_features_count(in->feature[f])) return BT_OK;
+    if (ids > most && cfg->data.overlong == BTI_OVERLONG_SKIP) return BT_OK;
+    return bti_inputs_check_rows(in->feature, in->features, cfg->model.fusion, i,
+                                 x->text->file[0]->path, ids < most ? ids : most);
+}
+
 /* A bti_pair_fn. */
 static bt_status add_pair(void *user, const bti_encoded_pair *p) {
     checking *x = user;
@@ -144,6 +158,7 @@ static bt_status add_pair(void *user, const bti_encoded_pair *p) {
         return BT_OK;
     }
     add_lengths(x, p);
+    BT_TRY(check_rows(x, p));
     for (int side = 0; side < 2; side++)
         if (t->file[side] != NULL) BT_TRY(add_unknown(x, p, side));
     return add_hashes(x, p);
@@ -171,7 +186,7 @@ static bt_status read_text(checking *x, bti_text_check *t, const bti_files *sour
     bti_corpus_config corpus = {.source = *source, .target = *target};
     t->files = bti_corpus_file_count(&corpus);
     if (t->files == 0) return BT_OK;
-    BT_TRY(bti_corpus_check(&corpus));
+    BT_TRY(bti_corpus_check(&corpus, NULL));
     for (int side = 0; side < 2; side++) {
         if (files[side]->count == 0) continue;
         t->file[side] = bti_alloc(t->files, sizeof *t->file[side]);
@@ -200,7 +215,12 @@ static bt_status read_inputs(bti_data_check *c) {
 
 static bt_status match_inputs(const bti_data_check *c, bti_part part, const bti_text_check *t) {
     const bti_file_check *f = t->file[0] ? t->file[0] : t->file[1];
-    return bti_inputs_match(&c->inputs[part], c->cfg, part, f ? f->path : NULL, t->lines);
+    const bti_inputs *in = &c->inputs[part];
+    BT_TRY(bti_inputs_match(in, c->cfg, part, f ? f->path : NULL, t->lines));
+    if (t->file[0] != NULL) return BT_OK; /* looked at line by line */
+    for (int64_t i = 0; i < bti_inputs_count(in); i++)
+        BT_TRY(bti_inputs_check_rows(in->feature, in->features, c->cfg->model.fusion, i, NULL, 0));
+    return BT_OK;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */

@@ -138,9 +138,9 @@ static json_t *text_json(const bti_text_check *t) {
                                                  (json_int_t)from_of(i), "to", (json_int_t)to_of(i),
                                                  "source", (json_int_t)t->length[0][i], "target",
                                                  (json_int_t)t->length[1][i]));
-    for (int i = 0; i < t->longest_count; i++) {
+    const bti_file_check *side = t->file[0] ? t->file[0] : t->file[1];
+    for (int i = 0; side != NULL && i < t->longest_count; i++) {
         const bti_long_pair *p = &t->longest[i];
-        const bti_file_check *side = t->file[0] ? t->file[0] : t->file[1];
         json_array_append_new(longest, json_pack("{s:I, s:s, s:I, s:I, s:I}", "line",
                                                  (json_int_t)p->line, "file", side[p->file].path,
                                                  "file_line", (json_int_t)p->file_line,

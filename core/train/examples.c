@@ -1,8 +1,10 @@
 #include "core/train/examples.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/model/head.h"
 
 bti_label_kind bti_label_kind_of(bti_head_kind head) {
@@ -59,6 +61,20 @@ static bt_status count_rows(bti_examples *x) {
     return BT_OK;
 }
 
+/* What is mixed row by row must go together in every example that is used. */
+static bt_status check_rows(const bti_run_config *cfg, bti_part part, const bti_examples *x) {
+    const bti_files *source =
+        part == BTI_PART_TRAIN ? &cfg->data.train_source : &cfg->data.valid_source;
+    const char *text = x->corpus != NULL && source->count > 0 ? source->path[0] : NULL;
+    for (int64_t i = 0; i < x->count; i++) {
+        int64_t ids = 0;
+        if (text != NULL) bti_corpus_source(x->corpus, i, &ids);
+        BT_TRY(bti_inputs_check_rows(x->inputs.feature, x->inputs.features, cfg->model.fusion,
+                                     bti_examples_line(x, i) - 1, text, ids));
+    }
+    return BT_OK;
+}
+
 bt_status bti_examples_open(const bti_run_config *cfg, bti_part part, const bti_corpus *corpus,
                             const bti_examples *train, const volatile sig_atomic_t *stop,
                             bti_examples *out) {
@@ -71,6 +87,7 @@ bt_status bti_examples_open(const bti_run_config *cfg, bti_part part, const bti_
         out->outputs = out->head == BTI_HEAD_REGRESSION ? bti_labels_width(labels)
                                                         : bti_labels_classes(labels);
     bt_status status = match(cfg, part, out);
+    if (status == BT_OK) status = check_rows(cfg, part, out);
     if (status == BT_OK) status = count_rows(out);
     out->dense = (bti_dense){out, read_feature, read_values};
     if (status != BT_OK) bti_examples_close(out);
@@ -118,4 +135,28 @@ uint64_t bti_examples_checksum(const bti_examples *x) {
     if (x->inputs.labels != NULL)
         sum = (sum ^ bti_labels_checksum(x->inputs.labels)) * UINT64_C(0x100000001B3);
     return sum;
+}
+
+bt_status bti_examples_describe(const bti_examples *x, char **text) {
+    const bti_labels *l = x->inputs.labels;
+    bti_text t = {0};
+    if (x->corpus != NULL)
+        bti_text_add(&t, "text: %" PRId64 " lines, %" PRId64 " of use, checksum %016" PRIx64 "\n",
+                     lines_of(x->corpus), bti_corpus_count(x->corpus),
+                     bti_corpus_checksum(x->corpus));
+    for (size_t f = 0; f < x->inputs.features; f++) {
+        const bti_features *in = x->inputs.feature[f];
+        bti_text_add(&t,
+                     "feature %s: %" PRId64 " examples, %" PRId64 " rows of %" PRId64
+                     " numbers, checksum %016" PRIx64 "\n",
+                     bti_features_name(in), bti_features_count(in),
+                     bti_features_get_stats(in)->rows, bti_features_width(in),
+                     bti_features_checksum(in));
+    }
+    if (l != NULL)
+        bti_text_add(&t, "labels: %" PRId64 " examples, %" PRId64 " %s, checksum %016" PRIx64 "\n",
+                     bti_labels_count(l), x->outputs,
+                     x->head == BTI_HEAD_REGRESSION ? "numbers each" : "classes",
+                     bti_labels_checksum(l));
+    return bti_text_take(&t, text);
 }

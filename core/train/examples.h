@@ -29,6 +29,9 @@ int64_t bti_examples_line(const bti_examples *x, int64_t i);
 int64_t bti_examples_most_rows(const bti_examples *x, int32_t feature);
 /* Of text, features and labels, for resume: that of the text where there is nothing else. */
 uint64_t bti_examples_checksum(const bti_examples *x);
+/* Text, each feature and labels as a line "NAME: DESCRIPTION" with sizes and a checksum: what the
+ * checksum above is of, in words. New text. */
+bt_status bti_examples_describe(const bti_examples *x, char **text);
 
 /* What labels are for a head. */
 bti_label_kind bti_label_kind_of(bti_head_kind head);

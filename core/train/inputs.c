@@ -97,3 +97,30 @@ bt_status bti_inputs_match(const bti_inputs *in, const bti_run_config *cfg, bti_
         BT_TRY(bti_features_match(in->feature[i], lines, path, units));
     return BT_OK;
 }
+
+bt_status bti_inputs_check_rows(bti_features *const *feature, size_t features, bti_fusion fusion,
+                                int64_t i, const char *text, int64_t ids) {
+    int64_t want = text ? ids : features > 0 ? bti_features_rows(feature[0], i) : 0, example;
+    char other[512];
+    if (fusion != BTI_FUSION_ADD && fusion != BTI_FUSION_GATE) return BT_OK;
+    for (size_t f = text == NULL; f < features; f++) {
+        int64_t have = bti_features_rows(feature[f], i);
+        if (have == 1 || have == want) continue;
+        if (text != NULL)
+            snprintf(other, sizeof other,
+                     "line %" PRId64 " of %s has %" PRId64 " tokens, its end "
+                     "included",
+                     i + 1, text, want);
+        else
+            snprintf(other, sizeof other, "that of feature %s has %" PRId64,
+                     bti_features_name(feature[0]), want);
+        const char *file = bti_features_place(feature[f], i, &example);
+        return bti_fail(BT_EINPUT,
+                        "feature %s: %s: example %" PRId64 " has %" PRId64
+                        " rows, %s: model.fusion "
+                        "add and gate mix row by row, and want as many or one; concat and cross "
+                        "take any number",
+                        bti_features_name(feature[f]), file, example, have, other);
+    }
+    return BT_OK;
+}

@@ -24,6 +24,11 @@ bt_status bti_inputs_open(const bti_run_config *cfg, bti_part part, bti_label_ki
  * no text, and the labels or the first feature count. */
 bt_status bti_inputs_match(const bti_inputs *in, const bti_run_config *cfg, bti_part part,
                            const char *path, int64_t lines);
+/* What is mixed row by row (model.fusion add and gate) has as many rows as example i of the text
+ * has ids, or of the first feature where there is no text (`text` NULL); or one row for all. Else
+ * BT_EINPUT with file, example and both counts. `text` is the file, for messages. */
+bt_status bti_inputs_check_rows(bti_features *const *feature, size_t features, bti_fusion fusion,
+                                int64_t i, const char *text, int64_t ids);
 int64_t bti_inputs_count(const bti_inputs *in); /* examples; 0 where there is nothing */
 void bti_inputs_close(bti_inputs *in);
 

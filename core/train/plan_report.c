@@ -166,6 +166,24 @@ static bt_status advice_of(const bti_session *s, bti_advice_list *out) {
     return s->plan->fits ? BT_OK : bti_advise(s, out);
 }
 
+/* What the update would need in one micro-batch, where it is planned in several, as that is
+ * predicted to be faster or as one does not fit. */
+static bt_status ask_one_micro_batch(const bti_session *s, bti_needs *out) {
+    bti_what_if w = bti_what_if_as_is(s);
+    *out = (bti_needs){0};
+    if (!s->plan->fits || s->plan->micro_batches <= 1) return BT_OK;
+    w.one_micro_batch = 1;
+    return bti_what_if_ask(s, &w, out);
+}
+
+/* null: the plan is one already, does not fit, or nothing of the device can be said. */
+static json_t *one_micro_batch_json(const bti_session *s) {
+    bti_needs n;
+    if (ask_one_micro_batch(s, &n) != BT_OK || n.total == 0) return json_null();
+    return json_pack("{s:b, s:I, s:f}", "fits", n.fits, "total_bytes", (json_int_t)n.total,
+                     "seconds_per_update", n.seconds);
+}
+
 static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
     const bti_run_plan *p = s->plan;
     const bti_shape *c = &p->caps;
@@ -190,6 +208,7 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
     json_object_set_new(root, "lengths_are_assumed", json_boolean(s->assumed));
     json_object_set_new(root, "frozen_parameters",
                         json_integer((json_int_t)bti_params_frozen(&s->model->params)));
+    json_object_set_new(root, "one_micro_batch", one_micro_batch_json(s));
     if (s->initial != NULL)
         json_object_set_new(root, "first_values", json_string(bti_initial_text(s->initial)));
     json_object_set_new(root, "memory", memory_json(&s->budget));
@@ -268,15 +287,38 @@ static void add_features(bti_text *t, const bti_session *s) {
     bti_text_add(t, "; %s staged\n", bytes);
 }
 
+/* The longest pair of lines, or what all of them are assumed to be; of the sides that have text. */
+static void add_longest(bti_text *t, const bti_session *s) {
+    static const char *const side[] = {"source", "target"};
+    char n[BTI_NUMBER_BYTES];
+    int64_t ids[2], line = longest_pair(s, ids);
+    int pairs = bti_session_has_pairs(s);
+    if (s->vocab[0] + s->vocab[1] == 0) return; /* no text */
+    if (line == 0)
+        bti_text_add(t, NAME, pairs ? "every pair" : "every line");
+    else
+        bti_text_add(t, NAME "line %s: ", pairs ? "longest pair" : "longest line", whole(n, line));
+    for (int i = 0; i < 2; i++)
+        if (s->vocab[i] > 0)
+            bti_text_add(t, "%s%s %s", i && pairs ? " and " : "", whole(n, ids[i]), side[i]);
+    bti_text_add(t, " tokens%s\n", line == 0 ? " (assumed)" : "");
+}
+
+static void add_one_micro_batch(bti_text *t, const bti_session *s) {
+    bti_needs needs;
+    char bytes[32];
+    if (ask_one_micro_batch(s, &needs) != BT_OK || !needs.fits) return;
+    bti_format_bytes(needs.total, bytes);
+    bti_text_add(t, NAME "%.3g seconds in one micro-batch of %s, which fits too\n", "all at once",
+                 needs.seconds, bytes);
+}
+
 static void add_how(bti_text *t, const bti_session *s) {
     const bti_run_plan *p = s->plan;
-    char n[3][BTI_NUMBER_BYTES], again[160];
-    int64_t pair[2], line = longest_pair(s, pair);
-    const char *unit =
-        s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens";
+    char n[2][BTI_NUMBER_BYTES], again[160];
     bti_text_add(t, NAME "%s %s in %s micro-batch%s\n", "update",
-                 whole(n[0], s->cfg->training.batch), unit, whole(n[1], p->micro_batches),
-                 p->micro_batches == 1 ? "" : "es");
+                 whole(n[0], s->cfg->training.batch), bti_session_unit(s),
+                 whole(n[1], p->micro_batches), p->micro_batches == 1 ? "" : "es");
     bti_text_add(t, NAME "up to %s source and %s target %s\n", "micro-batch",
                  whole(n[0], p->caps.rows[0]), whole(n[1], p->caps.rows[1]),
                  s->model->segments ? "rows" : "tokens");
@@ -293,16 +335,13 @@ static void add_how(bti_text *t, const bti_session *s) {
     if (p->choices.slice_rows > 0)
         bti_text_add(t, ", feed-forward in slices of %s", whole(n[0], p->choices.slice_rows));
     bti_text_add(t, "\n");
-    if (line > 0)
-        bti_text_add(t, NAME "line %s: %s source and %s target tokens\n", "longest pair",
-                     whole(n[0], line), whole(n[1], pair[0]), whole(n[2], pair[1]));
-    else if (s->assumed && s->vocab[0] + s->vocab[1] > 0)
-        bti_text_add(t, NAME "%s source and %s target tokens (assumed)\n", "every pair",
-                     whole(n[0], pair[0]), whole(n[1], pair[1]));
+    add_longest(t, s);
     bti_text_add(t, NAME "%.3g seconds an update%s", "predicted", p->seconds,
                  s->known ? ", from its data sheet" : "");
     add_fp32(t, s);
-    bti_text_add(t, "\n\n");
+    bti_text_add(t, "\n");
+    add_one_micro_batch(t, s);
+    bti_text_add(t, "\n");
 }
 
 /* One line of the table: bytes, share of the budget, bar. */
@@ -380,8 +419,9 @@ static void add_advice(bti_text *t, const bti_session *s, const bti_advice_list 
     else if (list->enough == 0 && list->count > 0)
         bti_text_add(t, "All of them together still need %s.\n", bytes);
     if (list->batch_does_not)
-        bti_text_add(
-            t, "A smaller training.batch does not help: a micro-batch is one pair already.\n");
+        bti_text_add(t,
+                     "A smaller training.batch does not help: a micro-batch is one %s already.\n",
+                     s->model->segments > 0 ? "example" : "pair");
 }
 
 bt_status bt_plan_text(const bt_plan *plan, char **text) {

@@ -32,8 +32,22 @@ static uint64_t alignment(const bti_search *s) {
 /* ---- shapes -----------------------------------------------------------------------------------
  */
 
+/* As bti_split_next cuts sentences that are all alike. */
+static int64_t parts_of_alike(const bti_workload *w, const bti_shape *caps) {
+    int64_t n = caps->sentences;
+    for (int side = 0; side < 2; side++)
+        if (w->longest[side] > 0) n = min64(n, caps->rows[side] / w->longest[side]);
+    n = max64(n, 1);
+    return (w->max_sentences + n - 1) / n;
+}
+
 int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean) {
     int64_t at = 0, most = 0, all = 0;
+    if (w->alike) {
+        most = parts_of_alike(w, caps);
+        if (mean != NULL) *mean = (double)most;
+        return most;
+    }
     for (int64_t u = 0; u < w->samples; u++) {
         int64_t parts = 0;
         for (; at < w->sample_end[u]; parts++)
@@ -97,13 +111,13 @@ static bti_shape caps_with(const bti_search *s, int64_t parts, int64_t room) {
     return c;
 }
 
-/* The least room with which the sampled updates are cut into no more parts; half a mean sentence
- * where there are none. */
+/* The least room with which the updates that are known are cut into no more parts; half a mean
+ * sentence where there are none. */
 bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
     const bti_workload *w = s->w;
     double mean = (w->mean_rows[0] + w->mean_rows[1]) / w->mean_sentences / 2;
     int64_t low = 0, high = 32;
-    if (w->samples == 0)
+    if (w->samples == 0 && !w->alike)
         return caps_with(s, parts, (int64_t)(8 * mean / (double)max64(1, w->longest[1])));
     while (low < high) {
         int64_t room = low + (high - low) / 2;
@@ -134,7 +148,7 @@ static void mean_segments(const bti_search *s, const bti_shape *caps, bti_shape 
 double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out) {
     const bti_workload *w = s->w;
     double parts = 1;
-    if (w->samples == 0) {
+    if (w->samples == 0 && !w->alike) {
         for (int i = 0; i < 2; i++) parts = fmax(parts, w->mean_rows[i] / (double)caps->rows[i]);
         if (parts > 1) parts = ceil(parts * 1.02);
     } else {

@@ -26,8 +26,9 @@ typedef struct bti_workload {
      */
     int64_t tokens, feature[BTI_MAX_FEATURES];
     double mean_tokens, mean_feature[BTI_MAX_FEATURES];
-    /* Some updates as they are, the largest among them: row counts of their sentences, one update
-     * after the other. NULL: not known. Owned, see bti_workload_clear. */
+    int alike; /* there is one update, and every sentence of it has the rows of `longest` */
+    /* Else some updates as they are, the largest among them: row counts of their sentences, one
+     * update after the other. NULL: not known. Owned, see bti_workload_clear. */
     int64_t (*sample)[2];
     int64_t sample_end[BTI_SAMPLED]; /* where each ends in `sample` */
     int64_t samples;
@@ -118,8 +119,8 @@ void bti_run_plan_free(bti_run_plan *p);
 /* BT_EFIT with the least bytes that would do, split by kind, when the plan does not fit. */
 bt_status bti_run_plan_check(const bti_run_plan *p);
 
-/* Micro-batches that the sampled updates are cut into under these caps, at most and on average; 0
- * when there are none. */
+/* Micro-batches that the updates that are known are cut into under these caps, at most and on
+ * average; 0 when there are none. */
 int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean);
 void bti_workload_clear(bti_workload *w);
 /* Bytes of features in both slots of staging. */

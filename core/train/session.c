@@ -44,7 +44,7 @@ static bt_status make_tokenizer(const bti_session *s, int side) {
     bti_free(file);
     if (there || t->size == 0) return BT_OK;
     bti_corpus_config corpus = corpus_config(s);
-    BT_TRY(bti_corpus_check(&corpus));
+    BT_TRY(bti_corpus_check(&corpus, NULL));
     int first = c->shared ? 0 : side, last = c->shared ? 1 : side;
     const char **list = bti_alloc(files[0]->count + files[1]->count, sizeof *list);
     if (list == NULL) return BT_ENOMEM;
@@ -105,25 +105,37 @@ static bt_status check_unknown(const bti_session *s) {
     return BT_OK;
 }
 
+int bti_session_has_pairs(const bti_session *s) { return has_text(s, 0) && has_text(s, 1); }
+
+const char *bti_session_unit(const bti_session *s) {
+    if (s->cfg->training.batch_unit != BTI_BATCH_SENTENCES) return "target tokens";
+    return s->cfg->data.features.count > 0 ? "examples" : "pairs";
+}
+
 /* What was left out or cut, and how much the tokenisers do not know. */
 static void say_text(const bti_session *s) {
     const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);
+    const char *unit = bti_session_has_pairs(s) ? "pairs" : "lines";
     const int64_t unknown[] = {c->source_unknown, c->target_unknown};
     const int64_t ids[] = {c->source_ids, c->target_ids};
     if (c->empty > 0)
-        bti_log(BT_LOG_WARN, "%lld pairs skipped (empty side), first at line %lld",
-                (long long)c->empty, (long long)c->first_empty_line);
+        bti_log(BT_LOG_WARN, "%lld %s skipped (%s), first at line %lld", (long long)c->empty, unit,
+                bti_session_has_pairs(s) ? "empty side" : "empty", (long long)c->first_empty_line);
     if (c->overlong > 0)
-        bti_log(BT_LOG_WARN, "%lld pairs longer than data.max_length %lld %s, first at line %lld",
-                (long long)c->overlong, (long long)s->cfg->data.max_length,
+        bti_log(BT_LOG_WARN, "%lld %s longer than data.max_length %lld %s, first at line %lld",
+                (long long)c->overlong, unit, (long long)s->cfg->data.max_length,
                 s->cfg->data.overlong == BTI_OVERLONG_SKIP ? "skipped" : "cut",
                 (long long)c->first_overlong_line);
     for (int i = 0; i < 2; i++)
         if (s->tokenizer[i] != NULL)
             say_unknown(s, i, unknown[i], ids[i] - bti_corpus_count(s->corpus));
-    bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
-            (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
-            (long long)c->target_ids);
+    if (bti_session_has_pairs(s))
+        bti_log(BT_LOG_INFO, "%lld pairs, %lld source and %lld target tokens",
+                (long long)bti_corpus_count(s->corpus), (long long)c->source_ids,
+                (long long)c->target_ids);
+    else
+        bti_log(BT_LOG_INFO, "%lld lines, %lld %s tokens", (long long)bti_corpus_count(s->corpus),
+                (long long)(c->source_ids + c->target_ids), side_name[has_text(s, 1)]);
 }
 
 /* Texts of a part, of the sides that have any. */

@@ -54,6 +54,12 @@ bt_status bti_session_initial(bti_session *s);
  * without text gets none. */
 bt_status bti_session_tokenizers(bti_session *s);
 
+/* Do its examples have text on both sides? */
+int bti_session_has_pairs(const bti_session *s);
+/* What updates are made of: "pairs" of lines, "examples" where there are features, or "target
+ * tokens". */
+const char *bti_session_unit(const bti_session *s);
+
 /* ---- plans of the session's run and of changed ones ---------------------------------------------
  */
 

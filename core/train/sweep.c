@@ -94,8 +94,7 @@ bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
         return bti_text_take(&t, text);
     }
     bti_text_add(&t, "%s %s: %s of %s on %s\n", bti_chart_number(number, (double)batch, 0),
-                 s->cfg->training.batch_unit == BTI_BATCH_SENTENCES ? "pairs" : "target tokens",
-                 total, budget, device);
+                 bti_session_unit(s), total, budget, device);
     bti_text_add(&t,
                  "in one micro-batch, %.3g seconds an update; %d of %d layers recomputed (%s)%s\n",
                  n.seconds, n.recomputed, s->model->layers, level_of(&n),

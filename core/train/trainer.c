@@ -16,6 +16,7 @@
 #include "core/train/plan_file.h"
 #include "core/train/plot.h"
 #include "core/train/precision.h"
+#include "core/train/resume.h"
 #include "core/train/schedule.h"
 #include "core/train/session.h"
 #include "core/train/validation.h"
@@ -29,7 +30,7 @@ typedef struct trainer {
     bti_session *s;
     bti_engine *engine;
     bti_log_json *log;
-    char *run_text;
+    char *run_text, *data_text;
     bti_sentence *sentence;     /* of one update */
     bti_validation *validation; /* NULL: the run does not validate */
     bti_checkpoint_info valid;  /* its fields of validation */
@@ -84,6 +85,7 @@ static bti_checkpoint_info info_of(const trainer *t) {
     info.good = t->engine->good;
     info.corpus = bti_examples_checksum(&t->s->train);
     info.run = t->run_text;
+    info.data = t->data_text;
     for (int i = 0; i < 2; i++) {
         info.vocab[i] = t->s->model->vocab[i];
         info.tokenizer[i] = t->s->tokenizer[i] ? bti_tokenizer_checksum(t->s->tokenizer[i]) : 0;
@@ -120,113 +122,8 @@ static bt_status save_model(trainer *t, const char *name) {
     return status;
 }
 
-/* ---- resume ------------------------------------------------------------------------------------
+/* ---- beginning ---------------------------------------------------------------------------------
  */
-
-/* Keys whose change would make another run of it, and keys that say nothing of what is learned; the
- * text and the tokenisers have checksums. What is left may be changed, and is told. */
-static const char *const fixed[] = {"model.d_model",
-                                    "model.ff",
-                                    "model.heads",
-                                    "model.encoder_layers",
-                                    "model.decoder_layers",
-                                    "model.norm",
-                                    "model.activation",
-                                    "model.positions",
-                                    "model.tie_embeddings",
-                                    "model.final_norm",
-                                    "model.norm_eps",
-                                    "model.fusion",
-                                    "model.learned_rows",
-                                    "model.head",
-                                    "model.pooling",
-                                    "model.outputs",
-                                    "training.batch",
-                                    "training.batch_unit",
-                                    "training.seed",
-                                    "optimizer.kind",
-                                    "freeze",
-                                    NULL};
-static const char *const outside[] = {
-    "output",           "data.",           "tokenizer.", "memory.", "checkpoint.", "validation.",
-    "training.updates", "training.epochs", "initial_",   NULL};
-
-static int is_fixed(const bti_run_config *c, const char *key) {
-    /* the rows of a table, when positions are learned */
-    if (strcmp(key, "data.max_length") == 0) return c->model.positions == BTI_POSITIONS_LEARNED;
-    for (const char *const *k = fixed; *k != NULL; k++)
-        if (strcmp(*k, key) == 0) return 1;
-    return 0;
-}
-
-static int is_outside(const char *key) {
-    for (const char *const *k = outside; *k != NULL; k++)
-        if (strncmp(*k, key, strlen(*k)) == 0) return 1;
-    return 0;
-}
-
-/* Of two run files: what forbids to go on, as text. */
-typedef struct difference {
-    const bti_run_config *cfg;
-    int fixed_only; /* else the other changes are told */
-    int rescaled;   /* what the loss scale was found for has changed */
-    char text[512];
-} difference;
-
-static void note_difference(void *user, const char *key, const char *was, const char *is) {
-    difference *d = user;
-    int is_same_run = !is_fixed(d->cfg, key);
-    if (is_same_run && is_outside(key)) return;
-    if (is_same_run) {
-        d->rescaled |= strcmp(key, "training.precision") == 0;
-        d->rescaled |= strcmp(key, "training.loss_scale") == 0;
-        if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
-        return;
-    }
-    size_t used = strlen(d->text);
-    snprintf(d->text + used, sizeof d->text - used, "%s%s %s (now %s)", used ? ", " : "", key, was,
-             is);
-}
-
-static bt_status fail_data(const trainer *t, const bti_checkpoint *c, uint64_t here) {
-    const bti_files *source = &t->cfg->data.train_source, *target = &t->cfg->data.train_target;
-    if (source->count > 0 && target->count > 0 && t->s->train.inputs.features == 0)
-        return bti_fail(BT_EUSAGE,
-                        "%s cannot be resumed with another training text: its token ids have "
-                        "checksum %016" PRIx64 ", those of %s and %s %016" PRIx64,
-                        c->path, c->info.corpus, source->path[0], target->path[0], here);
-    return bti_fail(BT_EUSAGE,
-                    "%s cannot be resumed with other training data: its text, features and labels "
-                    "have checksum %016" PRIx64 ", those of %s %016" PRIx64,
-                    c->path, c->info.corpus, t->cfg->path, here);
-}
-
-/* What decides the loss curve must be as it was. *rescaled: the loss scale begins anew. */
-static bt_status check_resume(const trainer *t, const bti_checkpoint *c, int *rescaled) {
-    static const char *const side[] = {"source", "target"};
-    bti_checkpoint_info here = info_of(t);
-    for (int i = 0; i < 2; i++)
-        if (c->info.tokenizer[i] != here.tokenizer[i] || c->info.vocab[i] != here.vocab[i])
-            return bti_fail(BT_EUSAGE,
-                            "%s cannot be resumed with another %s tokeniser: it had %lld symbols "
-                            "(checksum %016" PRIx64 "), %s has %lld (%016" PRIx64 ")",
-                            c->path, side[i], (long long)c->info.vocab[i], c->info.tokenizer[i],
-                            t->cfg->tokenizer[i].model, (long long)here.vocab[i],
-                            here.tokenizer[i]);
-    difference d = {.cfg = t->cfg, .fixed_only = 1};
-    bti_run_config *old;
-    BT_TRY(bti_run_config_parse(c->path, c->info.run, NULL, 0, &old));
-    bt_status status = bti_run_config_compare(old, t->cfg, note_difference, &d);
-    if (status == BT_OK && d.text[0] != 0)
-        status =
-            bti_fail(BT_EUSAGE, "%s cannot be resumed as another run: it has %s", c->path, d.text);
-    if (status == BT_OK && c->info.corpus != here.corpus) status = fail_data(t, c, here.corpus);
-    d.fixed_only = 0;
-    if (status == BT_OK) status = bti_run_config_compare(old, t->cfg, note_difference, &d);
-    bti_run_config_free(old);
-    *rescaled = d.rescaled;
-    return status;
-}
 
 /* A run that is there already is not written over: known before any text is read. */
 static bt_status check_output(const trainer *t) {
@@ -264,7 +161,8 @@ static bt_status begin(trainer *t) {
     }
     int rescaled = 0;
     double scale = t->engine->loss_scale;
-    bt_status status = check_resume(t, c, &rescaled);
+    bti_checkpoint_info here = info_of(t);
+    bt_status status = bti_resume_check(t->cfg, c, &here, &rescaled);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
     if (status == BT_OK && rescaled) status = bti_engine_set_scale(t->engine, scale, 0);
     if (status == BT_OK) {
@@ -474,6 +372,17 @@ static bt_status run(trainer *t) {
     return BT_OK;
 }
 
+/* A device that fails ends the run: when, and what is safe. */
+static bt_status with_what_is_safe(const trainer *t, bt_status status) {
+    if (status != BT_EDEVICE) return status;
+    if (t->saved < 0) return bti_fail_prefix(status, "after update %lld", (long long)t->done);
+    return bti_fail(
+        status,
+        "after update %lld: %s; the checkpoint of update %lld is whole: --resume goes on "
+        "from it, on any device",
+        (long long)t->done, bt_last_error(), (long long)t->saved);
+}
+
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
@@ -574,7 +483,8 @@ static void say_plan(const trainer *t) {
     const bti_corpus *c = t->s->corpus;
     char total[32], budget[32], longest[64] = "";
     if (c != NULL)
-        snprintf(longest, sizeof longest, "; longest pair: line %lld",
+        snprintf(longest, sizeof longest, "; longest %s: line %lld",
+                 bti_session_has_pairs(t->s) ? "pair" : "text",
                  (long long)bti_corpus_get_stats(c)->longest_line);
     bti_format_bytes(p->total, total);
     bti_format_bytes(p->budget, budget);
@@ -604,6 +514,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     so.kept = kept;
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
     bti_free(kept);
+    if (status == BT_OK) status = bti_examples_describe(&t.s->train, &t.data_text);
     if (status == BT_OK) status = open_engine(&t);
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
@@ -611,13 +522,15 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK) status = bti_dir_make(t.cfg->output);
     if (status == BT_OK) status = write_output(&t);
     if (status == BT_OK) say_plan(&t);
-    if (status == BT_OK) status = run(&t);
+    const int runs = status == BT_OK;
+    if (runs) status = run(&t);
     bti_log_json_close(t.log);
     if (t.done > 0) plot(&t);
     bti_validation_close(t.validation);
     bti_engine_free(t.engine);
     bti_session_close(t.s);
     bti_free(t.sentence);
+    bti_free(t.data_text);
     bti_free(t.run_text);
-    return status;
+    return runs ? with_what_is_safe(&t, status) : status;
 }

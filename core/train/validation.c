@@ -21,7 +21,9 @@ struct bti_validation {
     bti_hypothesis *best;
     char **text[2]; /* lines of the source and of the reference */
     char **translation;
-    float *outputs; /* without a decoder */
+    float *outputs; /* without a decoder: of the examples of a block */
+    int64_t block;
+    bti_tally *tally;
 };
 
 int bti_validates(const bti_run_config *cfg) {
@@ -108,8 +110,10 @@ static bt_status take(bti_validation *v, int64_t batch) {
     if (v->sentence == NULL) return BT_ENOMEM;
     for (int64_t i = 0; i < v->n; i++) bti_examples_get(v->examples, i, &v->sentence[i]);
     if (bti_has_decoder(m)) return take_text(v, batch);
-    v->outputs = bti_alloc((size_t)(v->n * m->outputs), sizeof *v->outputs);
-    return v->outputs == NULL ? BT_ENOMEM : BT_OK;
+    v->block = v->engine->plan->caps.sentences;
+    v->outputs = bti_alloc((size_t)(v->block * m->outputs), sizeof *v->outputs);
+    if (v->outputs == NULL) return BT_ENOMEM;
+    return bti_tally_new(m, &v->tally);
 }
 
 bt_status bti_validation_open(const bti_run_config *cfg, const bti_examples *valid,
@@ -143,6 +147,7 @@ void bti_validation_close(bti_validation *v) {
     free_lines(v->translation, v->n);
     free_lines(v->text[0], v->n);
     free_lines(v->text[1], v->n);
+    bti_tally_free(v->tally);
     bti_free(v->outputs);
     bti_free(v->best);
     bti_free(v->sorted);
@@ -203,14 +208,32 @@ static double score_of(const bti_validation *v, const bti_validation_result *r) 
     }
 }
 
+/* Losses and metrics of all examples, whose outputs are looked at a block at a time. */
+static bt_status run_examples(bti_validation *v, bti_loss_sum *sum, bti_metrics *metrics) {
+    *sum = (bti_loss_sum){0};
+    bti_tally_clear(v->tally);
+    for (int64_t at = 0, n; at < v->n; at += n) {
+        bti_loss_sum part;
+        n = v->n - at < v->block ? v->n - at : v->block;
+        BT_TRY(bti_engine_losses(v->engine, v->sentence + at, n, v->outputs, &part));
+        bti_tally_add(v->tally, v->sentence + at, n, v->outputs);
+        sum->loss += part.loss;
+        sum->nll += part.nll;
+        sum->rows += part.rows;
+    }
+    *metrics = bti_tally_metrics(v->tally);
+    return BT_OK;
+}
+
 bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
-    const bti_model_config *m = &v->engine->model->cfg;
-    bti_validation_result r = {.bleu = NAN, .chrf = NAN};
+    bti_validation_result r = {.bleu = NAN, .chrf = NAN, .metrics = {NAN, NAN, NAN}};
     bti_loss_sum sum;
     double start = now();
-    BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, v->outputs, &sum));
-    BT_TRY(bti_metrics_of(m, v->sentence, v->n, v->outputs, &r.metrics));
-    if (v->decoder != NULL) BT_TRY(run_text(v, &r));
+    if (v->tally != NULL) BT_TRY(run_examples(v, &sum, &r.metrics));
+    if (v->decoder != NULL) {
+        BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, NULL, &sum));
+        BT_TRY(run_text(v, &r));
+    }
     r.loss = sum.loss / (double)sum.rows;
     r.nll = sum.nll / (double)sum.rows;
     r.perplexity = exp(r.nll);

@@ -177,10 +177,11 @@ static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s)
     for (int side = 0; side < 2; side++) x.count[side] = min64(u->lengths[side], u->max_length);
     if (!bti_has_decoder(c)) x.count[1] = 1;
     add_longest(w, u->model, &x);
-    if (u->unit == BTI_BATCH_TARGET_TOKENS) n = max64(1, u->batch / w->longest[1]);
+    if (u->unit == BTI_BATCH_TARGET_TOKENS) n = max64(1, u->batch / max64(1, w->longest[1]));
     for (int side = 0; side < 2; side++) rows[side] = n * w->longest[side];
     add_example(w, u->model, &x, (double)n);
     add_update(w, s, rows, n);
+    w->alike = 1;
     return BT_OK;
 }
 

@@ -297,7 +297,7 @@ static void optimiser(int64_t n) {
     ps[BT_SCALAR_LR] = 1e-6f;
     printf("parameters %lld\n", (long long)n);
     report_copy(g, m);
-    bt_call a = {.op = BT_OP_ADAMW, .t = {g, s, w, m, v}, .p.adamw = {0.9, 0.98, 1e-9, 0.01, 1}};
+    bt_call a = {.op = BT_OP_ADAMW, .t = {g, s, w, m, v}, .p.adamw = {0.9, 0.98, 1e-9, 0.01, 1, 0}};
     report("adamw", &a, 28.0 * (double)n);
     /* A table of 512 columns, one row in 100 with a gradient. */
     const int64_t rows = n / 512, kept = rows / 100;

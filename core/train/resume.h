@@ -1,0 +1,14 @@
+/* Whether a run may go on from a checkpoint: what decides the loss curve must be as it was. */
+#ifndef BANTAM_TRAIN_RESUME_H
+#define BANTAM_TRAIN_RESUME_H
+
+#include "core/train/checkpoint.h"
+#include "core/train/run_file.h"
+
+/* `here` is what a checkpoint of this run would hold. BT_EUSAGE lists all differences of the run
+ * file, or of the training data, that forbid it; other changes are told. *rescaled: the loss scale
+ * begins anew. */
+bt_status bti_resume_check(const bti_run_config *cfg, const bti_checkpoint *c,
+                           const bti_checkpoint_info *here, int *rescaled);
+
+#endif
