@@ -1,11 +1,14 @@
-# shellcheck shell=bash
-# What ci/test.sh and ci/lint.sh share; they source it from the project's folder.
+# shellcheck shell=bash disable=SC2034 # what is set here the scripts read
+# What ci/test.sh, ci/nightly.sh and ci/lint.sh share; they source it from the project's folder.
 
 jobs=${BANTAM_JOBS:-2}
 
+# CUDA: the compiler of the toolkit that is installed, if any, and where ci/cuda118.sh keeps 11.8.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+cuda118=${BANTAM_CUDA118:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/bantam/cuda-11.8}
+
 # read_flag FLAG ARGUMENT...: sets `flag` to yes when FLAG is among the arguments, else to no. --help
 # shows the head of the script and ends it; any other argument is wrong usage.
-# shellcheck disable=SC2034 # read by the scripts
 read_flag() {
     local known=$1 arg
     shift
@@ -35,6 +38,21 @@ build() {
     if cmake -S . -B "$dir" "${generator[@]}" -DBANTAM_TESTS=ON -DBANTAM_WERROR=ON "$@" >"$dir/build.log" 2>&1 &&
         cmake --build "$dir" --parallel "$jobs" >>"$dir/build.log" 2>&1; then
         return 0
+    fi
+    tail -n 60 "$dir/build.log"
+    return 1
+}
+
+# cuda_module DIR NVCC ARCHITECTURES: the cuda backend for real cards, its kernels within the limits.
+# Dynamic shared memory and block sizes are those that conformance on the simulator launched.
+cuda_module() {
+    local dir=$1
+    mkdir -p "$dir"
+    if cmake -S . -B "$dir" -G Ninja -DBANTAM_TESTS=OFF -DBANTAM_WERROR=ON -DBANTAM_CUDA=ON \
+        "-DBANTAM_CUDA_COMPILER=$2" "-DBANTAM_CUDA_ARCHITECTURES=$3" >"$dir/build.log" 2>&1 &&
+        cmake --build "$dir" --parallel "$jobs" --target bantam_cuda >>"$dir/build.log" 2>&1; then
+        ci/cuda_table.sh "$dir" build/cusim/launches
+        return
     fi
     tail -n 60 "$dir/build.log"
     return 1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds and runs what every change must pass: release tests, tests with sanitizers, lint.
 # Usage: ci/test.sh [--quick]
-#   --quick   no sanitizer build
+#   --quick   no sanitizer build, no CUDA kernels for real cards, no mutants
 # Every part runs even where one before it failed; BANTAM_JOBS (2) is how many jobs run at once.
 # The last line counts what passed, failed and was skipped; exit status 1 if anything failed.
 set -u
@@ -58,12 +58,35 @@ run_tests() {
     [ "$bad" -eq 0 ]
 }
 
+# not_here WHAT WHY...: counts and says what cannot run on this machine.
+not_here() {
+    printf '\n==== %s\nSKIP: %s\n' "$1" "${*:2}"
+    skipped=$((skipped + 1))
+}
+
+# One architecture for each toolkit; ci/nightly.sh builds for all.
+cuda_modules() {
+    if [ -n "$nvcc" ]; then
+        part "CUDA kernels (nvcc, 8.6)" cuda_module build-cuda "$nvcc" 86-real
+    else
+        not_here "CUDA kernels (nvcc, 8.6)" "there is no nvcc"
+    fi
+    ci/cuda118.sh "$cuda118"
+    case $? in
+    0) part "CUDA kernels (11.8, 3.7)" cuda_module build-cuda118 "$cuda118/bin/nvcc" 37-real ;;
+    77) skipped=$((skipped + 1)) ;;
+    *) part "CUDA kernels (11.8, 3.7)" false ;;
+    esac
+}
+
 part "packages" ci/setup.sh
 if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_STATIC=OFF \
     -DBANTAM_SANITIZE=; then
     part "tests" run_tests build
 fi
 if [ "$flag" = no ]; then
+    cuda_modules
+    part "mutants of kernels" tests/cusim/mutate.py build --sample
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
     flags="-O1 -g"
     if part "build (gcc, sanitizers)" build build-asan -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -35,7 +35,7 @@ INLINE void load_tile(float (*tile)[ROWS + 1], const btcu_mat &x, int64_t row0, 
 /* C = alpha A B^T + beta C. Each element is summed in the order of k, so that a row's bits depend
  * on that row of A and on B alone. B is read once for every TILE_M rows: decoding, with some tens
  * of rows, goes at the speed of memory. */
-template <class H> __global__ void __launch_bounds__(THREADS) k_rows_gemm(btcu_rows_gemm a) {
+template <class H> __global__ void __launch_bounds__(THREADS, 1) k_rows_gemm(btcu_rows_gemm a) {
     __shared__ float left[DEPTH][TILE_M + 1], right[DEPTH][TILE_N + 1];
     const int tx = (int)(threadIdx.x % 16), ty = (int)(threadIdx.x / 16);
     const uint32_t down = (uint32_t)((a.m + TILE_M - 1) / TILE_M);
@@ -106,9 +106,12 @@ __global__ void __launch_bounds__(TILE_THREADS) k_round(btcu_round a, uint32_t t
     store4(row_of<float>(a.y, at.row) + c, rounded4<T>(u), n, wide);
 }
 
-extern "C" cudaError_t btcu_round_run(const btcu_round *a, cudaStream_t s) {
+template <class T> static cudaError_t round_to(const btcu_round *a, cudaStream_t s) {
     const int64_t tiles = tiles_across(a->cols), blocks = ceil_div(a->rows, TILE_Y) * tiles;
-    BTCU_BY_TYPE(a->round,
-                 BTCU_LAUNCH(k_round<T>, blocks, TILE_THREADS, 0, s, *a, (uint32_t)tiles,
-                             aligned4(&a->x, sizeof(float)) && aligned4(&a->y, sizeof(float))));
+    BTCU_LAUNCH(k_round<T>, blocks, TILE_THREADS, 0, s, *a, (uint32_t)tiles,
+                aligned4(&a->x, sizeof(float)) && aligned4(&a->y, sizeof(float)));
+}
+
+extern "C" cudaError_t btcu_round_run(const btcu_round *a, cudaStream_t s) {
+    return a->round == BT_F16 ? round_to<__half>(a, s) : round_to<__nv_bfloat16>(a, s);
 }

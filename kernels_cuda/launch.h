@@ -207,7 +207,7 @@ typedef struct btcu_rows_gemm {
 } btcu_rows_gemm;
 cudaError_t btcu_rows_gemm_run(const btcu_rows_gemm *a, cudaStream_t s);
 
-/* y = x rounded to the type `round`, both fp32. */
+/* y = x rounded to the type `round`, BT_F16 or BT_BF16; both are fp32. */
 typedef struct btcu_round {
     btcu_mat x, y;
     int64_t rows, cols;

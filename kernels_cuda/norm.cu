@@ -27,7 +27,7 @@ template <int KEEP, class F> INLINE void each_quad(int64_t quads, F f) {
  * itself, so that y and r may lie where x and res are. Reads one or two elements, writes one or two
  * for each. */
 template <class T, int KEEP>
-__global__ void __launch_bounds__(32 * WARPS) k_norm_fwd(btcu_norm_fwd a, int wide) {
+__global__ void __launch_bounds__(32 * WARPS, 1) k_norm_fwd(btcu_norm_fwd a, int wide) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= a.rows) return; /* whole warps leave */
     const int64_t cols = a.cols, quads = (cols + 3) / 4;

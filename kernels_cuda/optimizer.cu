@@ -275,6 +275,7 @@ __global__ void __launch_bounds__(THREADS) k_adamw8(btcu_adamw8 a, int wide, int
         store_codes(a.m + at, mc, n, wide_codes);
         store_codes(a.v + at, vc, n, wide_codes);
     }
+    __syncwarp(); /* all have read the scales: a shuffle orders no memory */
     if (lane != 0) return;
     a.ms[block] = most_m;
     a.vs[block] = most_v;

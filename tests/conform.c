@@ -14,7 +14,7 @@
 bt_dtype cf_type = BT_F32;
 
 const cf_shape cf_shapes[] = {{0, 65},   {1, 1},     {1, 64},  {2, 63},   {3, 2},
-                              {3, 1003}, {63, 3},    {64, 64}, {65, 127}, {127, 1},
+                              {3, 1027}, {63, 3},    {64, 64}, {65, 127}, {127, 1},
                               {1003, 3}, {1003, 65}, {2, 1000}};
 const int cf_shape_count = sizeof cf_shapes / sizeof cf_shapes[0];
 

@@ -173,13 +173,22 @@ static bt_status ask_one_micro_batch(const bti_session *s, bti_needs *out) {
     *out = (bti_needs){0};
     if (!s->plan->fits || s->plan->micro_batches <= 1) return BT_OK;
     w.one_micro_batch = 1;
-    return bti_what_if_ask(s, &w, out);
+    w.logit_rows = BTI_SMALL_CHUNK;
+    BT_TRY(bti_what_if_ask(s, &w, out));
+    if (!out->fits) return BT_OK;
+    bti_needs larger; /* chunks are faster, where they fit */
+    w.logit_rows = 0;
+    BT_TRY(bti_what_if_ask(s, &w, &larger));
+    if (larger.fits) *out = larger;
+    return BT_OK;
 }
 
 /* null: the plan is one already, does not fit, or nothing of the device can be said. */
 static json_t *one_micro_batch_json(const bti_session *s) {
     bti_needs n;
     if (ask_one_micro_batch(s, &n) != BT_OK || n.total == 0) return json_null();
+    if (n.total == UINT64_MAX)
+        return json_pack("{s:b, s:n, s:n}", "fits", 0, "total_bytes", "seconds_per_update");
     return json_pack("{s:b, s:I, s:f}", "fits", n.fits, "total_bytes", (json_int_t)n.total,
                      "seconds_per_update", n.seconds);
 }

@@ -25,10 +25,6 @@ static int64_t whole_text(const bti_session *s) {
                : bti_corpus_get_stats(s->corpus)->target_ids;
 }
 
-/* Chunks of the output layer of so many rows are as small as is still fast: whether a batch fits is
- * asked with them, which is quicker than a search. */
-#define SMALL_CHUNK 32
-
 static bt_status ask_batch(const bti_session *s, int64_t batch, int64_t logit_rows,
                            bti_needs *out) {
     bti_what_if w = bti_what_if_as_is(s);
@@ -45,7 +41,7 @@ static bt_status find_batch(const bti_session *s, int64_t *batch, bti_needs *nee
     if (at > most) at = most;
     *needs = (bti_needs){0};
     while (at > 0 && (low == 0 || high == 0)) { /* low fits, high does not */
-        BT_TRY(ask_batch(s, at, SMALL_CHUNK, &n));
+        BT_TRY(ask_batch(s, at, BTI_SMALL_CHUNK, &n));
         if (n.fits) {
             low = at;
             if (at == most) break;
@@ -56,7 +52,7 @@ static bt_status find_batch(const bti_session *s, int64_t *batch, bti_needs *nee
         }
     }
     while (high - low > 1 && low > 0) {
-        BT_TRY(ask_batch(s, low + (high - low) / 2, SMALL_CHUNK, &n));
+        BT_TRY(ask_batch(s, low + (high - low) / 2, BTI_SMALL_CHUNK, &n));
         if (n.fits)
             low += (high - low) / 2;
         else
@@ -65,7 +61,7 @@ static bt_status find_batch(const bti_session *s, int64_t *batch, bti_needs *nee
     *batch = low;
     if (low == 0) return BT_OK;
     BT_TRY(ask_batch(s, low, 0, needs)); /* larger chunks are faster, where they fit */
-    return needs->fits ? BT_OK : ask_batch(s, low, SMALL_CHUNK, needs);
+    return needs->fits ? BT_OK : ask_batch(s, low, BTI_SMALL_CHUNK, needs);
 }
 
 bt_status bt_plan_largest_batch(const bt_plan *plan, int64_t *batch) {

@@ -32,6 +32,14 @@ static bti_needs needs_of(const bti_run_plan *p, int32_t layers) {
     return n;
 }
 
+/* One micro-batch of so many rows that nothing of it need be emitted: its loops over chunks might
+ * be as long as the text. A layer and its gradient hold four matrices of its rows at least. */
+static int is_hopeless(const bti_what_if *w, const bti_model *m, const bti_workload *load) {
+    int64_t rows = load->max_rows[0] > load->max_rows[1] ? load->max_rows[0] : load->max_rows[1];
+    uint64_t row = 4 * (uint64_t)m->cfg.d_model * bti_dtype_size(m->data);
+    return rows > INT32_MAX || (w->budget > 0 && (uint64_t)rows > w->budget / row);
+}
+
 bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs *out) {
     bti_model *m = NULL;
     bti_run_plan *plan = NULL;
@@ -56,6 +64,7 @@ bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs 
     bt_status status = bti_session_workload(s, &updates, &workload);
     for (int i = 0; i < 2 && w->one_micro_batch; i++) options.force_rows[i] = workload.max_rows[i];
     options.force_logit_rows = w->logit_rows;
+    if (status == BT_OK && w->one_micro_batch && is_hopeless(w, m, &workload)) status = BT_EFIT;
     if (status == BT_OK) status = bti_model_freeze(m, s->cfg->freeze.name, s->cfg->freeze.count);
     if (status == BT_OK)
         status = bti_session_plan(s, m, &workload, w->max_length, &options, NULL, &plan);

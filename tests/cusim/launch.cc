@@ -161,13 +161,13 @@ struct largest_launch {
     size_t shared_bytes = 0;
 };
 using all_launches = std::map<std::string, largest_launch>;
-all_launches *launches; /* by the kernel's name without template arguments */
+all_launches *launches; /* by the kernel's name with its template arguments */
 
 void write_launches() {
     FILE *f = fopen(getenv("CUSIM_LAUNCHES"), "w");
     if (f == nullptr) return;
     for (const auto &l : *launches)
-        fprintf(f, "%s %u %zu\n", l.first.c_str(), l.second.threads, l.second.shared_bytes);
+        fprintf(f, "%u %zu %s\n", l.second.threads, l.second.shared_bytes, l.first.c_str());
     fclose(f);
 }
 
@@ -177,8 +177,7 @@ void note_launch(const kernel_call &k) {
         launches = new all_launches;
         atexit(write_launches);
     }
-    const char *name = k.name + strspn(k.name, "(");
-    largest_launch &l = (*launches)[std::string(name, strcspn(name, "<)"))];
+    largest_launch &l = (*launches)[k.name];
     l.threads = std::max(l.threads, k.block.x * k.block.y * k.block.z);
     l.shared_bytes = std::max(l.shared_bytes, k.shared_bytes);
 }

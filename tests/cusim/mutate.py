@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""How much of what may go wrong in a kernel do the suites find? Makes one mistake at a time in
-kernels_cuda/ (a barrier, a shuffle, a lane of a mask, an atomic, a comparison taken out), builds that
-for the simulator and runs the suites until one fails. Usage:
+"""How much of what may go wrong in a kernel do the suites find? Each mistake is one small change in
+kernels_cuda/: a barrier, a shuffle, a lane of a mask, an atomic or a comparison is taken out. All are
+compiled into one module for the simulator, each behind a switch that is off, so that nothing is built
+again for the next. The ops whose conformance cases reach a mistake run with it on, cheapest first, until
+a case fails, the simulator or a sanitizer complains, or time is up. Usage:
 
-    tests/cusim/mutate.py BUILD [--sample N] [--seed S] [--only TEXT] [--list]
+    tests/cusim/mutate.py BUILD [--sample] [--only TEXT] [--share K/N] [--list]
 
-BUILD is a folder of a build with tests; N mistakes are drawn at random (all by default); TEXT picks
-those whose file, kind or line has it. Prints each, the share that was found, and what survived. Exit
-status 1 where one survived that survivors.txt does not explain."""
+BUILD is a folder of a build with tests; --sample takes a handful that values alone must show (minutes
+against hours); TEXT picks those whose file, kind or line has it; K/N is every Nth from the Kth (1..N).
+Prints each, the share that was found, and what survived. Exit status 1 where one survived that
+survivors.txt does not explain. BANTAM_JOBS (2) says how many compilers run at once."""
 
 import argparse
+import concurrent.futures
 import json
 import os
-import random
 import re
 import shlex
 import shutil
@@ -23,41 +26,53 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KERNELS = os.path.join(ROOT, "kernels_cuda")
-HANGS = 600  # seconds
 
-# Ops of test_conform (parts of their names) that a file's kernels serve; none: all.
-OPS = {
-    "attention.cu": ["attn"],
-    "embed.cu": ["embed"],
-    "gemm.cu": ["gemm"],
-    "loss.cu": ["cross_entropy", "topk", "loss"],
-    "norm.cu": ["norm"],
-    "optimizer.cu": ["sumsq", "update_scalars", "adamw"],
-    "elementwise.cu": ["bias_act", "axpby", "gather", "gate", "scale", "pool", "colsum"],
-}
-
-# How a mutant is looked at, in this order: variant of the build, suite, settings. Most show in values
-# or in the simulator's own reports; races only under ThreadSanitizer.
+# Which mistakes are looked at, in this order: kinds (none: all), variant of the build, settings. Most
+# show in values or in the simulator's own reports; a lost bound may need AddressSanitizer, a race shows
+# only under ThreadSanitizer. What one look finds the next ones leave out.
 LOOKS = [
-    ("sim", "conform", {}),
-    ("sim", "conform", {"CUSIM_ORDER": "rev"}),
-    ("sim-asan", "conform", {}),
-    ("sim-tsan", "golden", {"CUSIM_RACE": "block"}),
-    ("sim-tsan", "golden", {"CUSIM_RACE": "grid"}),
-    ("sim-tsan", "conform", {"CUSIM_RACE": "block"}),
+    ((), "sim", {}),
+    ((), "sim", {"CUSIM_ORDER": "rev"}),
+    (("bound",), "sim-asan", {}),
+    (("barrier", "atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "block"}),
+    (("atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "grid"}),
 ]
 
+# One switch for each mistake. Without one switched on, which were passed is written to a file.
+SWITCH = """#include <cstdio>
+#include <cstdlib>
+struct mutants_t {
+    int on = 0;
+    const char *path = std::getenv("MUTANTS_SEEN");
+    unsigned char seen[COUNT + 1] = {};
+    mutants_t() {
+        if (const char *s = std::getenv("MUTANT")) on = std::atoi(s);
+    }
+    ~mutants_t() {
+        std::FILE *f = path ? std::fopen(path, "w") : nullptr;
+        for (int i = 1; f && i <= COUNT; i++)
+            if (seen[i]) std::fprintf(f, "%d\\n", i);
+        if (f) std::fclose(f);
+    }
+    bool is(int n) {
+        if (path) seen[n] = 1;
+        return n == on;
+    }
+};
+inline mutants_t mutants;
+#define MUTANT(n) (mutants.is(n))
+"""
 
 class Mutant:
-    """One change: characters `start` to `end` of a file become `new`."""
+    """One change, behind a switch: `before` at `start` and `after` at `end` of a file; @ is its number."""
 
-    def __init__(self, path, kind, text, start, end, new):
-        self.path, self.kind, self.start, self.end, self.new = path, kind, start, end, new
+    def __init__(self, path, kind, text, start, end, before, after):
+        self.kind, self.start, self.end, self.before, self.after = kind, start, end, before, after
         self.file = os.path.basename(path)
         self.line = text.count("\n", 0, start) + 1
         self.old = text[start:end]
         self.code = text.split("\n")[self.line - 1].strip()
-        self.source = text[:start] + new + text[end:]
+        self.number = 0
 
     def __str__(self):
         return f"{self.file}:{self.line}: {self.kind}: {self.old!r} in {self.code!r}"
@@ -95,17 +110,17 @@ def terms(text, start, end):
 def mutants_of(path):
     text = open(path, encoding="utf-8").read()
     code = without_comments(text)
-    make = lambda kind, start, end, new: Mutant(path, kind, text, start, end, new)
+    make = lambda kind, *change: Mutant(path, kind, text, *change)
     for m in re.finditer(r"__sync(threads|warp)\([^()]*\);", code):
-        yield make("barrier", m.start(), m.end(), ";")
+        yield make("barrier", m.start(), m.end(), "if (!MUTANT(@)) ", "")
     for m in re.finditer(r"(__(?:shfl|ballot|any|all)\w*_sync)\(([^,()]+),", code):
-        yield make("mask", m.start(2), m.end(2), "0x7fffffffu")
+        yield make("mask", m.start(2), m.end(2), "(MUTANT(@) ? 0x7fffffffu : ", ")")
         if "shfl" in m[1]:
             end = condition_end(code, m.end(1))
             value = code[m.end() : end - 1].split(",")[0].strip()
-            yield make("shuffle", m.start(), end, f"({value})")
+            yield make("shuffle", m.start(), end, f"(MUTANT(@) ? ({value}) : ", ")")
     for m in re.finditer(r"atomicAdd\(&?([^,;]+), ([^;]+)\);", code):
-        yield make("atomic", m.start(), m.end(), f"({m[1]}) += {m[2]};")
+        yield make("atomic", m.start(), m.end(), f"if (MUTANT(@)) ({m[1]}) += {m[2]}; else ", "")
     for m in re.finditer(r"\b(if|while) \(", code):
         for start, end in terms(code, m.end(), condition_end(code, m.end() - 1) - 1):
             found = re.search(r" (<|<=|>|>=) ", code[start:end])
@@ -115,7 +130,8 @@ def mutants_of(path):
             start += len(part) - len(part.lstrip())
             end -= len(part) - len(part.rstrip())
             # The bound is gone: what it lets through goes on as if it were inside.
-            yield make("bound", start, end, "true" if found[1] in ("<", "<=") else "false")
+            gone = "true" if found[1] in ("<", "<=") else "false"
+            yield make("bound", start, end, f"(MUTANT(@) ? {gone} : (", "))")
 
 
 def explained():
@@ -127,132 +143,198 @@ def explained():
     return out
 
 
-class Bench:
-    """Builds and runs mutants out of a build folder, in a folder of its own there."""
+def switched(text, mutants):
+    """The text with all changes, lines as they were. What ends somewhere comes before what starts
+    there; of changes that start together the longest comes first."""
+    added = []
+    for m in mutants:
+        added.append((m.end, 0, m.start, m.after))
+        added.append((m.start, 1, -m.end, m.before.replace("@", str(m.number))))
+    out, last = [], 0
+    for at, _, _, what in sorted(added):
+        out += [text[last:at], what]
+        last = at
+    return "".join(out + [text[last:]])
 
-    def __init__(self, build):
+
+class Bench:
+    """Builds the modules with all mistakes, in a folder of their own in a build folder; runs them."""
+
+    def __init__(self, build, files, mutants):
         self.build = os.path.abspath(build)
         self.work = os.path.join(self.build, "mutants")
         with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as f:
-            self.commands = [c for c in json.load(f) if "bantam_cuda_sim" in c["command"]]
+            self.commands = [c for c in json.load(f) if "/bantam_cuda_sim" in c["command"]]
+        self.folders = {}
         shutil.rmtree(self.work, ignore_errors=True)
         os.makedirs(os.path.join(self.work, "kernels_cuda"))
+        for name in files:
+            with open(os.path.join(KERNELS, name), encoding="utf-8") as f:
+                text = switched(f.read(), [m for m in mutants if m.file == name])
+            with open(os.path.join(self.work, "kernels_cuda", name), "w", encoding="utf-8") as f:
+                f.write(text)
+        with open(os.path.join(self.work, "switch.h"), "w", encoding="utf-8") as f:
+            f.write(SWITCH.replace("COUNT", str(len(mutants))))
 
-    def compiled(self, variant, mutant):
-        """Objects of the module of `variant`, the mutated ones new; None where it does not build."""
-        objects, header = [], not mutant.file.endswith(".cu")
-        mine = os.path.join(self.work, "kernels_cuda", mutant.file)
-        for c in self.commands:
-            if f"/bantam_cuda_{variant}.dir/" not in c["command"]:
-                continue
-            words = shlex.split(c["command"])
-            if words[0].endswith("ccache"):
-                words = words[1:]
-            at = words.index("-o") + 1
-            source = c["file"]
-            if source == mutant.path or (header and source.endswith(".cu")):
-                made = os.path.join(self.work, os.path.basename(words[at]))
-                words[words.index(source)] = source if header else mine
-                words[at] = made
-                words.insert(1, "-I" + self.work)
-                if subprocess.run(words, cwd=c["directory"], capture_output=True).returncode:
-                    return None
-                objects.append(made)
-            else:
-                objects.append(os.path.join(c["directory"], words[at]))
-        return objects
+    def compile(self, command):
+        """One object of the module: kernels from here, the host's part as the build has it."""
+        words = shlex.split(command["command"])
+        words = words[1:] if words[0].endswith("ccache") else words
+        at, source = words.index("-o") + 1, command["file"]
+        if not source.endswith(".cu"):
+            return os.path.join(command["directory"], words[at])
+        words[at] = os.path.join(self.work, words[at].replace("/", "_"))
+        words[words.index(source)] = os.path.join(self.work, "kernels_cuda", os.path.basename(source))
+        # Undefined behaviour is left to the suites: it takes the compiler far longer.
+        words = [w.replace("address,undefined", "address") for w in words]
+        words[1:1] = ["-I" + self.work, "-include", os.path.join(self.work, "switch.h")]
+        subprocess.run(words + ["-w"], cwd=command["directory"], check=True)
+        return words[words.index("-o") + 1]
 
-    def link(self, variant, mutant):
-        folder = os.path.join(self.work, variant)
-        objects = self.compiled(variant, mutant)
-        if objects is None:
-            return None
-        shutil.rmtree(folder, ignore_errors=True)
+    def folder(self, variant):
+        """Where the module of a variant lies; it is built when it is first wanted."""
+        if variant in self.folders:
+            return self.folders[variant]
+        start, folder = time.monotonic(), os.path.join(self.work, variant)
+        mine = [c for c in self.commands if f"/bantam_cuda_{variant}.dir/" in c["command"]]
+        mine.sort(key=lambda c: -os.path.getsize(c["file"]))
+        with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("BANTAM_JOBS", "2"))) as pool:
+            objects = list(pool.map(self.compile, mine))
         shutil.copytree(os.path.join(self.build, "cu" + variant), folder, symlinks=True)
-        flags = {"sim-asan": "-fsanitize=address,undefined", "sim-tsan": "-fsanitize=thread"}
+        flags = {"sim-asan": ["-fsanitize=address,undefined"], "sim-tsan": ["-fsanitize=thread"]}
         words = ["g++", "-shared", "-o", os.path.join(folder, "bantam_cuda.so")] + objects
         words += ["-L" + folder, "-lcusim", "-ldl", "-lm"]
-        words += ["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"]
-        subprocess.run(words + [flags[variant]] * (variant in flags), check=True)
+        words += ["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"] + flags.get(variant, [])
+        subprocess.run(words, check=True)
+        print(f"built for {variant} in {time.monotonic() - start:.0f} s", flush=True)
+        self.folders[variant] = folder
         return folder
 
-    def fails(self, variant, folder, suite, settings, ops):
-        env = dict(os.environ, BANTAM_MODULES=folder, CK_FORK="no", ASAN_OPTIONS="detect_leaks=0")
-        env.update(settings, BANTAM_TESTS=os.path.join(ROOT, "tests"), TSAN_OPTIONS="halt_on_error=1")
+    def fails(self, variant, settings, op, seconds):
+        """Conformance of an op: what is wrong; None where nothing is."""
+        folder = self.folder(variant)
+        env = dict(os.environ, CK_FORK="no", BANTAM_TESTS=os.path.join(ROOT, "tests"))
+        env.update(settings, BANTAM_MODULES=folder, LD_LIBRARY_PATH=folder)
+        env.update(ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1")
         if variant != "sim":
             name = "lib" + variant[-4:] + ".so"
             found = subprocess.run(["g++", "-print-file-name=" + name], capture_output=True, text=True)
             env["LD_PRELOAD"] = found.stdout.strip()
-        words = [os.path.join(self.build, "tests", "test_" + suite), "cuda"]
+        words = [os.path.join(self.build, "tests", "test_conform"), "cuda", "^" + op]
         try:
-            run = subprocess.run(words + (ops if suite == "conform" else []), env=env,
-                                 capture_output=True, timeout=HANGS, check=False)
+            run = subprocess.run(words, env=env, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
-            return "it hangs"
+            return f"{op} does not end"
         if run.returncode == 0:
             return None
         said = (run.stdout + run.stderr).decode(errors="replace")
-        found = re.search(r"cusim: .*|SUMMARY: .*|runtime error: .*|.*:F:.*", said)
-        return found[0][:90] if found else f"exit status {run.returncode}"
+        found = re.search(r"cusim: .*|SUMMARY: .*|.*:F:.*", said)
+        return f"{op}: " + (found[0][:90] if found else f"exit status {run.returncode}")
 
-    def hunt(self, mutant):
-        """How it was found; None: it survives; "" : it does not build."""
-        target = os.path.join(self.work, "kernels_cuda", mutant.file)
-        with open(target, "w", encoding="utf-8") as f:
-            f.write(mutant.source)
-        built = {}
-        try:
-            for variant, suite, settings in LOOKS:
-                if variant not in built:
-                    built[variant] = self.link(variant, mutant)
-                if built[variant] is None:
-                    return ""
-                ops = OPS.get(mutant.file, [])
-                how = self.fails(variant, built[variant], suite, settings, ops)
-                if how:
-                    return f"{variant} {suite}: {how}"
-            return None
-        finally:
-            os.remove(target)
+    def cover(self):
+        """Which mistakes each op's cases reach, and how long the op takes: [(seconds, op, numbers)]."""
+        with open(os.path.join(ROOT, "core", "ops", "op_list.inc"), encoding="utf-8") as f:
+            ops = ["known"] + re.findall(r"^BT_OP\((\w+), [A-Z]", f.read(), re.M)
+        seen, out = os.path.join(self.work, "seen"), []
+        for op in dict.fromkeys(ops):
+            start = time.monotonic()
+            if self.fails("sim", {"MUTANTS_SEEN": seen}, op, 1000):
+                sys.exit(f"mutate.py: {op} fails as it is")
+            with open(seen, encoding="utf-8") as f:
+                out.append((time.monotonic() - start, op, {int(line) for line in f}))
+        return sorted(out, key=lambda x: x[0])
+
+    def hunt(self, mutant, reached, variant, settings):
+        """What one look says of a mistake; None where it survives."""
+        slower = 1 if variant == "sim" else 10
+        for seconds, op, numbers in reached:
+            if mutant.number not in numbers:
+                continue
+            limit = slower * (20 + 5 * seconds)
+            how = self.fails(variant, dict(settings, MUTANT=str(mutant.number)), op, limit)
+            if how:
+                return how
+        return None
+
+    def looks(self, chosen, reached, looks):
+        """All looks at all mistakes; those that survive."""
+        left = chosen
+        for kinds, variant, settings in looks:
+            name = " ".join([variant] + [f"{k}={v}" for k, v in settings.items()])
+            survivors = [m for m in left if kinds and m.kind not in kinds]
+            for m in left:
+                if m in survivors:
+                    continue
+                start, how = time.monotonic(), self.hunt(m, reached, variant, settings)
+                if how is None:
+                    survivors.append(m)
+                else:
+                    print(f"{m}\n    found: {name}, {how} ({time.monotonic() - start:.0f} s)", flush=True)
+            left = survivors
+            print(f"{len(chosen) - len(left)} of {len(chosen)} found after {name}", flush=True)
+        return left
+
+
+# A handful that values show at once: file, kind, part of its line, where it shows.
+SAMPLE = [
+    ("attention.cu", "barrier", "__syncthreads", "known"),
+    ("attention.cu", "mask", "x += __shfl", "known"),
+    ("attention.cu", "shuffle", "x += __shfl", "known"),
+    ("attention.cu", "bound", "r < rows", "known"),
+    ("common.cuh", "barrier", "__syncthreads", "known"),
+    ("common.cuh", "shuffle", "fmaxf", "known"),
+    ("gemm.cu", "barrier", "__syncthreads", "gemm"),
+    ("elementwise.cu", "barrier", "__syncthreads", "bias_act_bwd"),
+]
+
+
+def chosen_of(mutants, args):
+    """Those that the options pick."""
+    if args.sample:
+        return [next(m for m in mutants if (m.file, m.kind) == s[:2] and s[2] in m.code) for s in SAMPLE]
+    first, step = map(int, args.share.split("/"))
+    return [m for m in mutants if args.only in str(m)][first - 1 :: step]
+
+
+def report(mutants, chosen, left, reached):
+    """Says what survived, and the share; the exit status."""
+    known, unexplained = explained(), 0
+    for m in left:
+        reasons = [e[4] for e in known if m.is_explained_by(e)]
+        unexplained += not reasons
+        if not any(m.number in numbers for _, _, numbers in reached):
+            reasons.append("no case reaches it")
+        print(f"{m}\n    SURVIVES: {'; '.join(reasons) or 'nobody knows why'}")
+    found = len(chosen) - len(left)
+    print(f"mutants: {found} of {len(chosen)} found ({100 * found / max(1, len(chosen)):.0f} %), "
+          f"{len(left)} survived, {unexplained} of them unexplained; there are {len(mutants)}")
+    return 1 if unexplained or not chosen else 0
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("build")
-    p.add_argument("--sample", type=int)
-    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--sample", action="store_true")
     p.add_argument("--only", default="")
+    p.add_argument("--share", default="1/1")
     p.add_argument("--list", action="store_true")
     args = p.parse_args()
     files = sorted(f for f in os.listdir(KERNELS) if f.endswith((".cu", ".cuh")))
-    all_of_them = [m for f in files for m in mutants_of(os.path.join(KERNELS, f))]
-    chosen = [m for m in all_of_them if args.only in str(m)]
-    if args.sample is not None:
-        chosen = random.Random(args.seed).sample(chosen, min(args.sample, len(chosen)))
+    mutants = [m for f in files for m in mutants_of(os.path.join(KERNELS, f))]
+    for number, m in enumerate(mutants, 1):
+        m.number = number
+    chosen = chosen_of(mutants, args)
     if args.list:
         print("\n".join(map(str, chosen)))
         return 0
-    bench, known = Bench(args.build), explained()
-    found, survivors, unexplained, unbuilt = 0, 0, 0, 0
-    for m in chosen:
-        start, how = time.monotonic(), bench.hunt(m)
-        reasons = [e[4] for e in known if m.is_explained_by(e)]
-        if how is None:
-            survivors += 1
-            unexplained += not reasons
-            verdict = f"SURVIVES ({reasons[0]})" if reasons else "SURVIVES"
-        elif how == "":
-            unbuilt += 1
-            verdict = "does not build"
-        else:
-            found += 1
-            verdict = "found: " + how
-        print(f"{m}\n    {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
-    tried = found + survivors
-    print(f"mutants: {found} of {tried} found ({100 * found / max(1, tried):.0f} %), "
-          f"{survivors} survived, {unexplained} of them unexplained; {unbuilt} did not build; "
-          f"there are {len(all_of_them)}")
-    return 1 if unexplained or not tried else 0
+    bench = Bench(args.build, files, mutants)
+    if args.sample:
+        reached = [(5, s[3], {m.number}) for s, m in zip(SAMPLE, chosen)]
+        left = bench.looks(chosen, reached, LOOKS[:1])
+    else:
+        reached = bench.cover()
+        left = bench.looks(chosen, reached, LOOKS)
+    return report(mutants, chosen, left, reached)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -33,7 +34,8 @@
 #endif
 
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    cusim::launch(#kernel, kernel, dim3(grid), dim3(block), (shared_bytes), (stream), __VA_ARGS__)
+    cusim::launch(cusim::name_of<(kernel)>(), kernel, dim3(grid), dim3(block), (shared_bytes), \
+                  (stream), __VA_ARGS__)
 #define DYN_SHARED(type, name) type *name = static_cast<type *>(cusim::dynamic_shared())
 
 extern uint3 threadIdx, blockIdx;
@@ -67,6 +69,16 @@ struct kernel_call {
 };
 /* Checks, then enqueues; what is wrong is kept for cudaGetLastError. */
 void enqueue(const kernel_call &call, std::function<void()> body);
+
+/* "norm<float, 64>", as the compiler writes it at the end of this function's name; clang leaves the
+ * template arguments out. */
+template <auto *kernel> const char *name_of() {
+    static const std::string name = [](std::string text) {
+        text = text.substr(text.find("kernel = ") + strlen("kernel = "));
+        return text.substr(text[0] == '&', text.rfind(']') - (text[0] == '&'));
+    }(__PRETTY_FUNCTION__);
+    return name.c_str();
+}
 
 template <class... P, class... A>
 void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
