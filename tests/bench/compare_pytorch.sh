@@ -9,6 +9,8 @@
 #   --set KEY=VALUE a key of Bantam's run file, may be repeated
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/bench/measure.sh
+. "$here/tests/bench/measure.sh"
 src="" tgt="" spm="" loop=$here/../shared/bench/pytorch_loop.py bantam=$here/build/bantam
 rounds=3 updates=8 batch=128 mode=padded d=256 ff=1024 heads=8 layers=3
 sets=()
@@ -44,10 +46,6 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# field NAME: numbers called NAME in JSON lines.
-field() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p"; }
-median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
-
 cat >"$work/run.yaml" <<YAML
 output: out
 data: {train: {source: "$(realpath "$src")", target: "$(realpath "$tgt")"}, max_length: 1024}
@@ -59,35 +57,6 @@ optimizer: {kind: adam, lr: 1.0e-4}
 schedule: {kind: constant, warmup: 0}
 YAML
 
-# Prints "tokens_per_s peak_bytes".
-run_bantam() {
-    local total=$((updates + (updates + 2) / 3))
-    rm -rf "$work/out"
-    "$bantam" train "$work/run.yaml" --device cpu --updates $total "${sets[@]}" >"$work/log" 2>&1 &
-    local pid=$! peak=0 now
-    # The high-water mark only grows: what was read last, was the peak.
-    while now=$(awk '/^VmHWM/ { print $2 * 1024 }' "/proc/$pid/status" 2>/dev/null) && [ -n "$now" ]; do
-        peak=$now
-        sleep 0.2
-    done
-    if ! wait $pid; then
-        tail -n 20 "$work/log" >&2
-        return 1
-    fi
-    # Tokens of the timed updates over their time, not a mean of rates.
-    awk -v first=$((total - updates)) -v peak="$peak" '
-        function number(name) {
-            if (!match($0, "\"" name "\": *[-0-9.e+]+")) return 0
-            value = substr($0, RSTART, RLENGTH); sub(/.*: */, "", value)
-            return value + 0
-        }
-        number("update") > first && number("tokens_per_s") > 0 {
-            tokens += number("target_tokens")
-            seconds += number("target_tokens") / number("tokens_per_s")
-        }
-        END { if (!seconds) exit 1; printf "%.1f %.0f\n", tokens / seconds, peak }' "$work/out/log.jsonl"
-}
-
 run_torch() {
     "$python" "$loop" --src "$src" --tgt "$tgt" --spm "$spm" --d "$d" --ff "$ff" --heads "$heads" \
         --layers "$layers" --batch "$batch" --updates "$updates" --mode "$mode" >"$work/torch.json"
@@ -96,7 +65,7 @@ run_torch() {
 
 printf '%-8s %12s %12s %12s %12s\n' round "bantam tok/s" "peak MiB" "torch tok/s" "peak MiB"
 for round in $(seq "$rounds"); do
-    run_bantam >"$work/result"
+    run_bantam "$updates" "${sets[@]}" >"$work/result"
     read -r speed peak <"$work/result"
     echo "$speed" >>"$work/bantam.speed"
     printf '%-8s %12s %12d' "$round" "$speed" $((peak / 1048576))
