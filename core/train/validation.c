@@ -208,9 +208,8 @@ static double score_of(const bti_validation *v, const bti_validation_result *r) 
     }
 }
 
-/* Losses and metrics of all examples, whose outputs are looked at a block at a time. */
+/* Adds the losses of all examples; their metrics. Outputs are looked at a block at a time. */
 static bt_status run_examples(bti_validation *v, bti_loss_sum *sum, bti_metrics *metrics) {
-    *sum = (bti_loss_sum){0};
     bti_tally_clear(v->tally);
     for (int64_t at = 0, n; at < v->n; at += n) {
         bti_loss_sum part;
@@ -227,7 +226,7 @@ static bt_status run_examples(bti_validation *v, bti_loss_sum *sum, bti_metrics 
 
 bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
     bti_validation_result r = {.bleu = NAN, .chrf = NAN, .metrics = {NAN, NAN, NAN}};
-    bti_loss_sum sum;
+    bti_loss_sum sum = {0};
     double start = now();
     if (v->tally != NULL) BT_TRY(run_examples(v, &sum, &r.metrics));
     if (v->decoder != NULL) {
