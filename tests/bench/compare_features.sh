@@ -88,10 +88,4 @@ for round in $(seq "$rounds"); do
     echo
 done
 grep -h '"total_bytes"' "$work/out/plan.json" | sed 's/^ */planned: /; s/,$//' | head -n 1
-mine=$(median <"$work/bantam.speed")
-printf 'median: bantam %s target tokens/s' "$mine"
-if [ $torch = yes ]; then
-    theirs=$(median <"$work/torch.speed")
-    printf ', torch %s, ratio %s' "$theirs" "$(awk -v a="$mine" -v b="$theirs" 'BEGIN { printf "%.2f", a / b }')"
-fi
-echo
+tell_medians

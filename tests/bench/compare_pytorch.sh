@@ -77,10 +77,4 @@ for round in $(seq "$rounds"); do
     fi
     echo
 done
-mine=$(median <"$work/bantam.speed")
-printf 'median: bantam %s target tokens/s' "$mine"
-if [ $torch = yes ]; then
-    theirs=$(median <"$work/torch.speed")
-    printf ', torch %s, ratio %s' "$theirs" "$(awk -v a="$mine" -v b="$theirs" 'BEGIN { printf "%.2f", a / b }')"
-fi
-echo
+tell_medians

@@ -37,3 +37,15 @@ run_bantam() {
         }
         END { if (!seconds) exit 1; printf "%.1f %.0f\n", tokens / seconds, peak }' "$work/out/log.jsonl"
 }
+
+# Medians of $work/bantam.speed and, where there is one, $work/torch.speed, and their ratio.
+tell_medians() {
+    local mine theirs
+    mine=$(median <"$work/bantam.speed")
+    printf 'median: bantam %s target tokens/s' "$mine"
+    if [ -s "$work/torch.speed" ]; then
+        theirs=$(median <"$work/torch.speed")
+        printf ', torch %s, ratio %s' "$theirs" "$(awk -v a="$mine" -v b="$theirs" 'BEGIN { printf "%.2f", a / b }')"
+    fi
+    echo
+}
