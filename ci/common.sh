@@ -7,6 +7,15 @@ jobs=${BANTAM_JOBS:-2}
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 cuda118=${BANTAM_CUDA118:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/bantam/cuda-11.8}
 
+# What the last line of a script counts.
+passed=0 failed=0 skipped=0
+
+# not_here WHAT WHY...: counts and says what cannot run on this machine.
+not_here() {
+    printf '\n==== %s\nSKIP: %s\n' "$1" "${*:2}"
+    skipped=$((skipped + 1))
+}
+
 # read_flag FLAG ARGUMENT...: sets `flag` to yes when FLAG is among the arguments, else to no. --help
 # shows the head of the script and ends it; any other argument is wrong usage.
 read_flag() {

@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=ci/common.sh
 . ci/common.sh
 read_flag --fast "$@"
-failed=0
 
 # check NAME COMMAND...: runs it; what it prints says what is wrong.
 check() {

@@ -8,9 +8,6 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=ci/common.sh
 . ci/common.sh
 read_flag --none "$@"
-passed=0
-failed=0
-skipped=0
 
 part() {
     local start=$SECONDS
@@ -18,21 +15,17 @@ part() {
     if "${@:2}"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
     printf '==== %s: %d s\n' "$1" $((SECONDS - start))
 }
-skip() {
-    printf '\n==== %s\nSKIP: %s\n' "$1" "$2"
-    skipped=$((skipped + 1))
-}
 
 part "build" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_STATIC=OFF -DBANTAM_SANITIZE=
 if [ -n "$nvcc" ]; then
     part "kernels, nvcc" cuda_module build-cuda-all "$nvcc" "75-real;80-real;86-real;90"
 else
-    skip "kernels, nvcc" "there is no nvcc"
+    not_here "kernels, nvcc" "there is no nvcc"
 fi
 if ci/cuda118.sh "$cuda118"; then
     part "kernels, CUDA 11.8" cuda_module build-cuda118-all "$cuda118/bin/nvcc" "37-real;86-real;90-real"
 else
-    skip "kernels, CUDA 11.8" "see above"
+    not_here "kernels, CUDA 11.8" "see above"
 fi
 part "suites" ctest --test-dir build --parallel "$jobs" --label-regex "^nightly\$" --output-on-failure
 part "gpu.sh" ci/gpu.sh --simulator --dir build

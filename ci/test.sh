@@ -9,9 +9,6 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=ci/common.sh
 . ci/common.sh
 read_flag --quick "$@"
-passed=0
-failed=0
-skipped=0
 times=""
 
 # part NAME COMMAND...: runs it, keeps its time, counts it, returns its status. run_tests counts its
@@ -56,12 +53,6 @@ run_tests() {
     # Suites print their own times, which ctest shows only when they fail.
     grep -E '^[a-z_.]+: [0-9]+ tests, .* s$' "$log"
     [ "$bad" -eq 0 ]
-}
-
-# not_here WHAT WHY...: counts and says what cannot run on this machine.
-not_here() {
-    printf '\n==== %s\nSKIP: %s\n' "$1" "${*:2}"
-    skipped=$((skipped + 1))
 }
 
 # One architecture for each toolkit; ci/nightly.sh builds for all.
