@@ -93,7 +93,9 @@ typedef struct bt_dev_ops {
                       uint8_t value);
     bt_status (*stream_new)(bt_dev *dev, bt_stream **out);
     void (*stream_free)(bt_dev *dev, bt_stream *s);
-    bt_status (*sync)(bt_dev *dev, bt_stream *s); /* the host waits for the stream */
+    /* The host waits for the stream. When it returns, with whatever status, nothing that the stream
+     * was given touches host memory any more. */
+    bt_status (*sync)(bt_dev *dev, bt_stream *s);
     bt_status (*event_new)(bt_dev *dev, bt_event **out);
     void (*event_free)(bt_dev *dev, bt_event *e);
     bt_status (*event_record)(bt_dev *dev, bt_stream *s, bt_event *e);

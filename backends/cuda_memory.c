@@ -221,8 +221,11 @@ static void cuda_stream_free(bt_dev *dev, bt_stream *s) {
 
 static bt_status cuda_sync(bt_dev *dev, bt_stream *s) {
     bt_status status = btcu_enter(dev, &s);
-    if (status != BT_OK) return status;
-    return btcu_check(dev, s, cudaStreamSynchronize(s->stream), "work on the device");
+    if (status == BT_OK)
+        status = btcu_check(dev, s, cudaStreamSynchronize(s->stream), "work on the device");
+    /* A call that was refused did not wait. */
+    if (status != BT_OK && may_free(dev)) forget(dev, cudaStreamSynchronize(s->stream));
+    return status;
 }
 
 static bt_status cuda_event_new(bt_dev *dev, bt_event **out) {

@@ -260,11 +260,10 @@ static void opencl_stream_free(bt_dev *dev, bt_stream *s) {
 
 static bt_status opencl_sync(bt_dev *dev, bt_stream *s) {
     s = btcl_stream(dev, s);
-    bt_status status = btcl_stuck(dev, s);
-    if (status != BT_OK) return status;
     const cl_int code = clFinish(s->queue);
     s->waiting = 0;
-    if (code == CL_SUCCESS) return BT_OK;
+    if (code != CL_SUCCESS) clFinish(s->queue); /* a call that was refused did not wait */
+    if (code == CL_SUCCESS || s->failure != BT_OK) return btcl_stuck(dev, s);
     s->failure = status_of(code);
     snprintf(s->text, sizeof s->text, "opencl: the device failed: %s (%d)", code_name(code), code);
     return btcl_stuck(dev, s);

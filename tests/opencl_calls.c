@@ -15,6 +15,7 @@ void calls_start(int64_t fail_at, int lost) {
     calls.calls = 0;
     calls.failed = NULL;
     calls.in_library = 0;
+    calls.copies = 0;
 }
 
 void calls_stop(void) { calls.fail_at = 0; }
@@ -52,6 +53,15 @@ static void *real(const char *name) {
     EXPORT cl_int name params { \
         REAL(name) \
         return fails(#name) ? CL_OUT_OF_RESOURCES : next args; \
+    }
+
+/* Those that touch host memory later. */
+#define COPY(name, params, args) \
+    EXPORT cl_int name params { \
+        REAL(name) \
+        if (fails(#name)) return CL_OUT_OF_RESOURCES; \
+        calls.copies++; \
+        return next args; \
     }
 
 /* Calls that give an object, and their code through the last argument. */
@@ -121,14 +131,14 @@ ENQUEUE(clEnqueueFillBuffer,
         (cl_command_queue q, cl_mem m, const void *pattern, size_t width, size_t off, size_t size,
          cl_uint n, const cl_event *before, cl_event *event),
         (q, m, pattern, width, off, size, n, before, event))
-ENQUEUE(clEnqueueWriteBuffer,
-        (cl_command_queue q, cl_mem m, cl_bool wait, size_t off, size_t size, const void *from,
-         cl_uint n, const cl_event *before, cl_event *event),
-        (q, m, wait, off, size, from, n, before, event))
-ENQUEUE(clEnqueueReadBuffer,
-        (cl_command_queue q, cl_mem m, cl_bool wait, size_t off, size_t size, void *to, cl_uint n,
-         const cl_event *before, cl_event *event),
-        (q, m, wait, off, size, to, n, before, event))
+COPY(clEnqueueWriteBuffer,
+     (cl_command_queue q, cl_mem m, cl_bool wait, size_t off, size_t size, const void *from,
+      cl_uint n, const cl_event *before, cl_event *event),
+     (q, m, wait, off, size, from, n, before, event))
+COPY(clEnqueueReadBuffer,
+     (cl_command_queue q, cl_mem m, cl_bool wait, size_t off, size_t size, void *to, cl_uint n,
+      const cl_event *before, cl_event *event),
+     (q, m, wait, off, size, to, n, before, event))
 ENQUEUE(clEnqueueCopyBuffer,
         (cl_command_queue q, cl_mem from, cl_mem to, size_t from_off, size_t to_off, size_t size,
          cl_uint n, const cl_event *before, cl_event *event),
@@ -137,8 +147,17 @@ ENQUEUE(clEnqueueBarrierWithWaitList,
         (cl_command_queue q, cl_uint n, const cl_event *before, cl_event *event),
         (q, n, before, event))
 ENQUEUE(clFlush, (cl_command_queue q), (q))
-ENQUEUE(clFinish, (cl_command_queue q), (q))
 ENQUEUE(clWaitForEvents, (cl_uint n, const cl_event *event), (n, event))
+
+/* A device that is lost does nothing more; a call that is refused does not wait. */
+EXPORT cl_int clFinish(cl_command_queue q) {
+    REAL(clFinish)
+    const int failed = fails("clFinish");
+    if (failed && !calls.lost) return CL_OUT_OF_RESOURCES;
+    const cl_int code = next(q);
+    calls.copies = 0;
+    return failed ? CL_OUT_OF_RESOURCES : code;
+}
 
 EXPORT cl_int clEnqueueMarkerWithWaitList(cl_command_queue q, cl_uint n, const cl_event *before,
                                           cl_event *event) {

@@ -17,6 +17,7 @@ typedef struct calls_state {
     int64_t live;       /* buffers, queues and events that were not released */
     int64_t bytes;      /* of buffers created and not released */
     int64_t buffers;    /* created, windows on others included */
+    int64_t copies;     /* from or to host memory that nobody waited for yet */
 } calls_state;
 extern calls_state calls;
 

@@ -1,5 +1,6 @@
-/* Every OpenCL call of a short run fails in turn: a clear error, nothing left behind, no part of a
- * checkpoint. What the driver is asked for is what was planned, and nothing once update 1 is done.
+/* The OpenCL calls of a short run fail in turn: a clear error, nothing left behind, no part of a
+ * checkpoint. Each of the first six, then ever wider apart; with BANTAM_EVERY_CALL each one. What
+ * the driver is asked for is what was planned, and nothing once update 1 is done.
  * As `test_opencl_faults opencl:1`: two devices at once. */
 #include "backends/registry.h"
 #include "core/train/checkpoint.h"
@@ -121,7 +122,8 @@ static int run_failing(const small_run *r, int64_t n, int lost) {
 START_TEST(a_call_fails) {
     int64_t n = 1, runs = 0;
     set_rates();
-    for (int more = 1; more; n += 1 + n / 6, runs++) {
+    const int every = getenv("BANTAM_EVERY_CALL") != NULL;
+    for (int more = 1; more; n += every ? 1 : 1 + n / 6, runs++) {
         small_run r = small_run_new(24);
         more = run_failing(&r, n, _i);
         if (newest(&r) == UPDATES || runs % 8 != 0) continue;
@@ -130,6 +132,27 @@ START_TEST(a_call_fails) {
     }
     printf("a run of %d updates: %lld calls\n", UPDATES, (long long)calls.calls);
     ck_assert_int_gt(n, 300);
+}
+END_TEST
+
+/* Host memory is the caller's again when a wait for it has failed. */
+START_TEST(waits_though_it_fails) {
+    enum { BYTES = 1 << 20 };
+    bt_dev *dev = mk_device("opencl", NULL);
+    bt_buf *buf = NULL;
+    void *host = bti_alloc(1, BYTES);
+    kit_ok(dev->ops->alloc(dev, BYTES, &buf));
+    calls_start(1, _i);
+    calls.only = "clFinish";
+    kit_ok(dev->ops->upload(dev, NULL, buf, 0, host, BYTES));
+    ck_assert_int_eq(calls.copies, 1);
+    is_told(dev->ops->sync(dev, NULL));
+    ck_assert_int_eq(calls.copies, 0);
+    calls_stop();
+    is_told(dev->ops->sync(dev, NULL)); /* the stream stays failed */
+    bti_free(host);
+    dev->ops->free(dev, buf);
+    bti_device_close(dev);
 }
 END_TEST
 
@@ -282,6 +305,7 @@ static void add(TCase *tc) {
     }
     tcase_add_test(tc, opening_fails);
     tcase_add_loop_test(tc, a_call_fails, 0, 2);
+    tcase_add_loop_test(tc, waits_though_it_fails, 0, 2);
     tcase_add_test(tc, late_failure);
     tcase_add_test(tc, memory_as_planned);
 }

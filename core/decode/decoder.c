@@ -305,8 +305,8 @@ static int64_t stage_step(bti_decoder *d, const bti_beam_live *live, int64_t cac
     return sentences;
 }
 
-static bt_status run_step(bti_decoder *d, const bti_beam_live *live, const bti_decode_shape *source,
-                          int64_t cache_row) {
+static bt_status enqueue_step(bti_decoder *d, const bti_beam_live *live,
+                              const bti_decode_shape *source, int64_t cache_row) {
     bti_decode_shape shape = *source;
     bti_decode_program p;
     shape.hypotheses = live->count;
@@ -330,8 +330,7 @@ static bt_status run_step(bti_decoder *d, const bti_beam_live *live, const bti_d
     v = bti_arena_view(d->arena, d->program, bti_all(d->program, p.value), 0);
     BT_TRY(ops->download(dev, NULL, d->value, v.buf, v.off, bytes));
     v = bti_arena_view(d->arena, d->program, bti_all(d->program, p.id), 0);
-    BT_TRY(ops->download(dev, NULL, d->id, v.buf, v.off, bytes));
-    return ops->sync(dev, NULL);
+    return ops->download(dev, NULL, d->id, v.buf, v.off, bytes);
 }
 
 bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64_t n,
@@ -349,7 +348,7 @@ bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64
         bti_beam_live live = bti_beam_get_live(d->beam);
         if (live.count == 0) break;
         if (d->cfg.stop != NULL && *d->cfg.stop) return bti_fail(BT_ESTOPPED, "stopped on request");
-        BT_TRY(run_step(d, &live, &shape, cache_row));
+        BT_TRY(bti_settle(d->arena->dev, enqueue_step(d, &live, &shape, cache_row)));
         cache_row += live.count;
         BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
     }

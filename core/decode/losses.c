@@ -140,35 +140,39 @@ bt_status bti_losses_bind(bti_losses *l, const bti_arena *arena) {
     return bti_program_reserve(l->program, l->plan);
 }
 
-static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
-                           bti_loss_sum *sum) {
-    int64_t values = n * l->model->cfg.outputs;
+/* `rows`: of losses. With `outputs`, those of the head come too. */
+static bt_status enqueue_batch(bti_losses *l, const bti_sentence *sentence, int64_t n, int outputs,
+                               int64_t *rows) {
     bt_dev *dev = l->arena->dev;
-    bt_dtype acc = bti_dtype_acc(l->model->params.dtype);
     bti_program *p = l->program;
     bti_train_program program;
     bti_shape shape;
     BT_TRY(bti_stage(l->model, &l->places.staging, sentence, n, 0, l->cfg.start, l->host, l->sort,
                      &shape));
+    *rows = shape.rows[1];
     bt_view v = bti_arena_at(l->arena, BTI_REGION_STAGING, 0);
     BT_TRY(dev->ops->upload(dev, NULL, v.buf, v.off, l->host, l->places.staging.bytes));
     BT_TRY(emit(l, p, &shape, &program));
     BT_TRY(bti_layout_take(p, l->plan));
     BT_TRY(bti_program_run(p, l->arena, 0, 0, p->ops, NULL));
     v = bti_arena_view(l->arena, p, bti_all(p, program.loss), 0);
-    BT_TRY(dev->ops->download(dev, NULL, l->loss, v.buf, v.off,
-                              (uint64_t)shape.rows[1] * 2 * acc_size(l)));
-    if (outputs != NULL) {
-        v = bti_arena_view(l->arena, p, bti_all(p, program.outputs), 0);
-        BT_TRY(dev->ops->download(dev, NULL, l->outputs, v.buf, v.off,
-                                  (uint64_t)values * acc_size(l)));
-    }
-    BT_TRY(dev->ops->sync(dev, NULL));
-    for (int64_t r = 0; r < shape.rows[1]; r++) {
+    BT_TRY(dev->ops->download(dev, NULL, l->loss, v.buf, v.off, (uint64_t)*rows * 2 * acc_size(l)));
+    if (!outputs) return BT_OK;
+    v = bti_arena_view(l->arena, p, bti_all(p, program.outputs), 0);
+    return dev->ops->download(dev, NULL, l->outputs, v.buf, v.off,
+                              (uint64_t)(n * l->model->cfg.outputs) * acc_size(l));
+}
+
+static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
+                           bti_loss_sum *sum) {
+    int64_t rows = 0, values = n * l->model->cfg.outputs;
+    bt_dtype acc = bti_dtype_acc(l->model->params.dtype);
+    BT_TRY(bti_settle(l->arena->dev, enqueue_batch(l, sentence, n, outputs != NULL, &rows)));
+    for (int64_t r = 0; r < rows; r++) {
         sum->loss += bti_load(l->loss, acc, 2 * r);
         sum->nll += bti_load(l->loss, acc, 2 * r + 1);
     }
-    sum->rows += shape.rows[1];
+    sum->rows += rows;
     for (int64_t k = 0; outputs != NULL && k < values; k++)
         outputs[k] = (float)bti_load(l->outputs, acc, k);
     return BT_OK;

@@ -473,6 +473,11 @@ bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
                     bti_op_info(call->op)->name);
 }
 
+bt_status bti_settle(bt_dev *dev, bt_status status) {
+    bt_status waited = dev->ops->sync(dev, NULL);
+    return status != BT_OK ? status : waited;
+}
+
 uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info,
                          const bt_call *call) {
     if (bti_op_info(call->op)->fused && !(planning->fused & BT_BIT(call->op)))

@@ -69,12 +69,6 @@ static bt_status take_host(bti_engine *e) {
     return bti_program_reserve(e->update, plan->update);
 }
 
-bt_status bti_engine_settle(bti_engine *e, bt_status status) {
-    bt_status waited = e->dev->ops->sync(e->dev, NULL);
-    if (waited != BT_OK) e->dev->ops->sync(e->dev, NULL);
-    return status != BT_OK ? status : waited;
-}
-
 static bt_status write_positions(bti_engine *e) {
     const bti_places *at = &e->plan->places;
     size_t bytes = (size_t)(at->position_rows * e->model->cfg.d_model) *
@@ -85,7 +79,7 @@ static bt_status write_positions(bti_engine *e) {
     bti_model_sinusoids(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
-    status = bti_engine_settle(e, status);
+    status = bti_settle(e->dev, status);
     bti_free(table);
     return status;
 }
@@ -98,10 +92,10 @@ bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
     e->good = good;
     for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
-    return bti_engine_settle(e,
-                             e->dev->ops->upload(e->dev, NULL, v.buf,
-                                                 v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
-                                                 e->host_scalars, 2 * bti_dtype_size(acc)));
+    return bti_settle(e->dev,
+                      e->dev->ops->upload(e->dev, NULL, v.buf,
+                                          v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
+                                          e->host_scalars, 2 * bti_dtype_size(acc)));
 }
 
 static bt_status emit_update(bti_engine *e) {
@@ -145,7 +139,7 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
 
 void bti_engine_free(bti_engine *e) {
     if (e == NULL) return;
-    bti_engine_settle(e, BT_OK);
+    bti_settle(e->dev, BT_OK);
     bti_host_moments_free(e->host_moments);
     for (int i = 0; i < 2; i++) {
         e->dev->ops->host_free(e->dev, e->host_slot[i]);
@@ -345,7 +339,7 @@ static bt_status run_update(bti_engine *e, const bti_sentence *sentence, int64_t
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
     bt_status status = run_update(e, sentence, n, update, lr, out);
-    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
+    return status == BT_OK ? BT_OK : bti_settle(e->dev, status);
 }
 
 static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
@@ -374,5 +368,5 @@ static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t
 bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
     bt_status status = run_losses(e, sentence, n, outputs, out);
-    return status == BT_OK ? BT_OK : bti_engine_settle(e, status);
+    return status == BT_OK ? BT_OK : bti_settle(e->dev, status);
 }

@@ -129,10 +129,6 @@ bt_status bti_engine_read_8bit(bti_engine *e, bti_region region, bti_state_part 
 bt_status bti_engine_write_8bit(bti_engine *e, bti_region region, bti_state_part part,
                                 int32_t param, int64_t from, int64_t count, const void *host);
 
-/* Waits for copies from or to host memory that the caller then frees: also after a failure, when a
- * copy may wait in the stream still. `status`, or what the wait gives where that is fine. */
-bt_status bti_engine_settle(bti_engine *e, bt_status status);
-
 /* staging.c: fills the tables of sentences 0 .. n-1, whose places in the update begin at `place`,
  * reads their features, and gives the micro-batch's shape. `sort` is scratch of rows + 65,537
  * words. Fails where features cannot be read, or do not go with each other. */

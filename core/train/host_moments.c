@@ -36,8 +36,7 @@ void bti_host_moments_free(bti_host_moments *h) {
     const bt_dev_ops *ops = h->dev->ops;
     bt_stream *stream[2] = {h->in, h->out};
     for (int i = 0; i < 2; i++) {
-        if (stream[i] == NULL) continue;
-        if (ops->sync(h->dev, stream[i]) != BT_OK) ops->sync(h->dev, stream[i]);
+        if (stream[i] != NULL) ops->sync(h->dev, stream[i]);
     }
     for (int i = 0; i < 2; i++) {
         ops->event_free(h->dev, h->came[i]);
