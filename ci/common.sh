@@ -16,24 +16,24 @@ not_here() {
     skipped=$((skipped + 1))
 }
 
-# read_flag FLAG ARGUMENT...: sets `flag` to yes when FLAG is among the arguments, else to no. --help
-# shows the head of the script and ends it; any other argument is wrong usage.
+# read_flag FLAGS ARGUMENT...: sets `flag` to the last argument, which must be among these; without any
+# to nothing. --help shows the head of the script and ends it; any other argument is wrong usage.
 read_flag() {
-    local known=$1 arg
+    local known=" $1 " arg
     shift
-    flag=no
+    flag=
     for arg in "$@"; do
         case $arg in
-        "$known") flag=yes ;;
         -h | --help)
-            sed -n '2,5s/^# \{0,1\}//p' "ci/${0##*/}"
+            sed -n '2,/^[^#]/s/^# \{0,1\}//p' "ci/${0##*/}"
             exit 0
             ;;
-        *)
-            echo "${0##*/}: unknown option $arg ($known)" >&2
-            exit 2
-            ;;
         esac
+        if [[ $known != *" $arg "* ]]; then
+            echo "${0##*/}: unknown option $arg (known:$known--help)" >&2
+            exit 2
+        fi
+        flag=$arg
     done
 }
 

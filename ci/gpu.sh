@@ -127,7 +127,7 @@ build() {
     fi
     cmake -S . -B "$dir" "${options[@]}" || return 1
     cmake --build "$dir" --parallel "${BANTAM_JOBS:-$(nproc)}" --target bantam bantam_cpu \
-        test_conform test_golden "$([ "$simulator" = yes ] && echo bantam_cuda_sim || echo bantam_cuda)"
+        test_conform test_golden bench_step "$([ "$simulator" = yes ] && echo bantam_cuda_sim || echo bantam_cuda)"
 }
 
 cap=
@@ -219,6 +219,17 @@ within_plan() {
 step "within plan" within_plan
 
 # ---- fast? --------------------------------------------------------------------------------------
+
+# Each op of updates that are large enough to hide launches: seconds, GB/s, share of the roofline.
+# Those that matter (1 % of the time) and stay under a third of it are named.
+if [ "$simulator" = yes ]; then sizes="1 64 128 4 1 100 4 6"; else sizes="5 512 2048 8 2 32100 512 60"; fi
+# shellcheck disable=SC2086 # a list of words
+if step roofline "$dir/tests/bench_step" cuda $sizes; then
+    rows=$(awk '$NF == "roofline" { on = 1; next } on && NF == 7 { print $1, $4 + 0, $6, $7 + 0 }' "$work/roofline.log")
+    [ -n "$rows" ] || failed=$((failed + 1))
+    value roofline_percent "{$(awk '{ printf "%s\"%s\": %s", (NR > 1 ? ", " : ""), $1, $4 }' <<<"$rows")}"
+    text below_a_third "$(awk '$2 >= 1 && $4 < 33 { printf "%s ", $1 }' <<<"$rows")"
+fi
 
 shared=$PWD/../shared
 text_file=$shared/data/multi30k/train

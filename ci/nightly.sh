@@ -1,13 +1,14 @@
 #!/bin/bash
 # What is too long for every change: kernels for all cards by both toolkits, suites labelled nightly (the
-# cuda backend under both sanitizers among them), ci/gpu.sh on the simulator, all mutants of kernels.
+# cuda backend under both sanitizers among them), ci/gpu.sh on the simulator, all mutants of kernels, the
+# whole of the static analysis.
 # Usage: ci/nightly.sh (after ci/test.sh)
 # Every part runs even where one before it failed; the last line counts, exit status 1 if any failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=ci/common.sh
 . ci/common.sh
-read_flag --none "$@"
+read_flag "" "$@"
 
 part() {
     local start=$SECONDS
@@ -30,6 +31,7 @@ fi
 part "suites" ctest --test-dir build --parallel "$jobs" --label-regex "^nightly\$" --output-on-failure
 part "gpu.sh" ci/gpu.sh --simulator --dir build
 part "mutants" tests/cusim/mutate.py build
+part "lint" ci/lint.sh --all
 printf '\n'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

@@ -75,7 +75,7 @@ if part "build (gcc, release)" build build -DCMAKE_BUILD_TYPE=Release -DBANTAM_S
     -DBANTAM_SANITIZE=; then
     part "tests" run_tests build
 fi
-if [ "$flag" = no ]; then
+if [ -z "$flag" ]; then
     cuda_modules
     part "mutants of kernels" tests/cusim/mutate.py build --sample
     export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}

@@ -1,5 +1,6 @@
 /* Where the time of an update goes: runs updates of a model on a traced device and prints, for each
- * op, calls, seconds, share, GFLOP/s and GB/s; the measured seconds beside the predicted ones.
+ * op, calls, seconds, share, GFLOP/s, GB/s and the share of the roofline; the measured seconds
+ * beside the predicted ones.
  *
  * usage: step [sweep|best|plan|pair|ops] [backend] [updates] [d ff heads layers vocab batch length
  *             precision]
@@ -30,15 +31,29 @@ static int64_t argument(int argc, char **argv, int i, int64_t fallback) {
     return i < argc ? atoll(argv[i]) : fallback;
 }
 
-static void print_rows(const bt_trace_row *row, double seconds, int64_t updates) {
-    printf("%-16s %8s %10s %7s %9s %8s\n", "op", "calls", "ms/update", "share", "GFLOP/s", "GB/s");
+/* The least seconds that the op's flops and bytes take (S. Williams et al., "Roofline", 2009), at
+ * the speeds of a large product and of a large copy that the device measured when it was opened;
+ * bytes are those that the op must move, each operand once. */
+static double roofline(const bt_dev_info *info, const bt_trace_row *r) {
+    const double product = r->flops / info->flops, move = r->bytes / info->bytes_per_s;
+    return product > move ? product : move;
+}
+
+/* In the last column what share of an op's seconds its roofline is; over 100 where caches keep what
+ * the op reads. */
+static void print_rows(const bt_dev_info *info, const bt_trace_row *row, double seconds,
+                       int64_t updates) {
+    printf("large product %.1f GFLOP/s, large copy %.2f GB/s\n", info->flops / 1e9,
+           info->bytes_per_s / 1e9);
+    printf("%-16s %8s %10s %7s %9s %8s %9s\n", "op", "calls", "ms/update", "share", "GFLOP/s",
+           "GB/s", "roofline");
     for (int op = 0; op < BT_OP_COUNT; op++) {
         const bt_trace_row *r = &row[op];
         if (r->calls == 0) continue;
-        printf("%-16s %8.1f %10.2f %6.1f%% %9.1f %8.2f\n", bti_op_info((bt_op)op)->name,
+        printf("%-16s %8.1f %10.2f %6.1f%% %9.1f %8.2f %8.1f%%\n", bti_op_info((bt_op)op)->name,
                (double)r->calls / (double)updates, 1e3 * r->seconds / (double)updates,
-               100 * r->seconds / seconds, r->flops / r->seconds / 1e9,
-               r->bytes / r->seconds / 1e9);
+               100 * r->seconds / seconds, r->flops / r->seconds / 1e9, r->bytes / r->seconds / 1e9,
+               100 * roofline(info, r) / r->seconds);
     }
 }
 
@@ -104,7 +119,7 @@ static void run(int argc, char **argv) {
            (long long)m.model->params.elements, (long long)target, seconds / (double)updates,
            m.plan->seconds, (double)(target * updates) / seconds,
            (double)m.plan->total / (1 << 30));
-    print_rows(row, seconds, updates);
+    print_rows(&m.dev->info, row, seconds, updates);
     mk_close(&m);
 }
 
