@@ -119,8 +119,11 @@ static bt_view partial(const bt_call *call, int64_t at, int64_t cols) {
     return v;
 }
 
-static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int64_t rows,
-                             int64_t cols, const bt_view *out, double beta) {
+/* Into `out` the sums of `part`, into `more` those of what lies `second` elements further on;
+ * either may be absent. */
+static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int64_t second,
+                             int64_t rows, int64_t cols, const bt_view *out, const bt_view *more,
+                             double beta) {
     btcl_launch l = btcl_begin(dev, BTCL_colsum);
     if (rows == 0) { /* no scratch was asked for */
         const bt_view none = {0};
@@ -128,11 +131,13 @@ static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int
     } else {
         btcl_base(&l, part);
     }
+    btcl_i64(&l, second);
     btcl_i64(&l, rows == 0 ? 0 : btcl_ceil_div(rows, btcl_chunk_rows(rows)));
     btcl_i64(&l, cols);
     btcl_view(&l, out);
+    btcl_view(&l, more);
     btcl_i32(&l, beta != 0);
-    return go_wides(&l, s, 1, cols);
+    return go_wides(&l, s, more->ld > 0 ? 2 : 1, cols);
 }
 
 /* ---- elementwise -------------------------------------------------------------------------------
@@ -173,7 +178,8 @@ static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call)
         bt_status status = btcl_go(&l, s, column_groups(&l, dy->rows, dy->cols));
         if (status != BT_OK) return status;
     }
-    return sums ? add_columns(dev, s, &part, dy->rows, dy->cols, dbias, call->p.bias_act.beta)
+    return sums ? add_columns(dev, s, &part, 0, dy->rows, dy->cols, dbias, &none,
+                              call->p.bias_act.beta)
                 : BT_OK;
 }
 
@@ -272,24 +278,23 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
                           const bt_drop *drop, double beta) {
     const int64_t rows = v->dy->rows, cols = v->dy->cols;
     const int64_t second = rows ? btcl_ceil_div(rows, btcl_chunk_rows(rows)) * cols : 0;
-    const bt_view part[2] = {partial(call, 0, cols), partial(call, second, cols)};
-    const int gamma = v->dgamma->ld > 0, bias = v->dbeta->ld > 0; /* frozen ones are absent */
+    const bt_view part = partial(call, 0, cols);
+    const int wanted = v->dgamma->ld > 0 || v->dbeta->ld > 0; /* frozen ones are absent */
     bt_status status = BT_OK;
-    if (rows > 0 && (gamma || bias)) {
+    if (rows > 0 && wanted) {
         btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd_params, v->dy->dtype);
         btcl_view(&l, v->dy);
         btcl_view(&l, v->x);
         btcl_view(&l, v->stats);
-        btcl_view(&l, &part[0]);
+        btcl_view(&l, &part);
         btcl_i64(&l, second);
         btcl_i64(&l, rows);
         btcl_i64(&l, cols);
         btcl_i64(&l, btcl_chunk_rows(rows));
         status = btcl_go(&l, s, column_groups(&l, rows, cols));
     }
-    if (status == BT_OK && gamma)
-        status = add_columns(dev, s, &part[0], rows, cols, v->dgamma, beta);
-    if (status == BT_OK && bias) status = add_columns(dev, s, &part[1], rows, cols, v->dbeta, beta);
+    if (status == BT_OK && wanted)
+        status = add_columns(dev, s, &part, second, rows, cols, v->dgamma, v->dbeta, beta);
     if (status != BT_OK) return status;
     btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd, v->dy->dtype);
     btcl_view(&l, v->dy);

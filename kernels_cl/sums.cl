@@ -1,16 +1,20 @@
 /* Sums of columns and of matrices, casts, zeros: what takes fp32, or any type, in every program. */
 
-/* out = sum over chunks of part (+ out). A work-item takes W columns. */
+/* out = sum over chunks of part (+ out), and `more` the same of what lies `second` elements further
+ * on; either may be absent. A work-item takes W columns of one of the two. */
 __kernel GROUP(WG) void k_colsum(__global const float *part_base, const ulong part_off,
-                                 const long chunks, const long cols, MAT(out), const int add) {
-    CUSE(part);
-    USE(out);
-    const long c = W * (long)get_global_id(0), n = cols - c;
+                                 const ulong second, const long chunks, const long cols, MAT(out),
+                                 MAT(more), const int add) {
+    const long wides = (cols + W - 1) / W, q = get_global_id(0);
+    const int other = q >= wides;
+    const long c = W * (other ? q - wides : q), n = cols - c;
+    if (n <= 0 || !(other ? HAS(more) : HAS(out))) return;
+    __global const float *part = part_base + part_off + (other ? second : 0);
+    __global float *sums = other ? more_base + more_off : out_base + out_off;
     wide sum = (wide)(0.0f);
-    if (n <= 0) return;
     for (long i = 0; i < chunks; i++) sum += load_wide(part + i * cols + c, n);
-    if (add) sum += load_wide(out + c, n);
-    store_wide(sum, out + c, n);
+    if (add) sum += load_wide(sums + c, n);
+    store_wide(sum, sums + c, n);
 }
 
 /* y = a x + b y; with b 0 y is not read. x and y are of any types; x is rounded to `round` before
