@@ -272,6 +272,55 @@ START_TEST(in_place) {
 }
 END_TEST
 
+/* What is remembered is what would be found again, whatever else was laid out meanwhile: the same
+ * program with other heaps, guards and lives. */
+START_TEST(remembered) {
+    enum { LAYOUTS = 7, TURNS = 2 };
+    bti_layout_memo *memo = bti_layout_memo_new();
+    state = 5;
+    for (int i = 0; i < 12; i++) {
+        plain x = random_program("cpu", 64);
+        uint64_t *address = bti_alloc((size_t)x.p->tensors + 1, sizeof *address);
+        bti_tensor *middle = x.p->tensor;
+        for (bti_tid k = 1; k <= x.p->tensors; k++) {
+            bti_tensor *t = &x.p->tensor[k];
+            if (t->region == BTI_REGION_DYNAMIC && t->first > 0 && t->last < x.p->ops / 2)
+                middle = t;
+        }
+        const bti_tensor as_is = *middle;
+        for (int turn = 0; turn < TURNS * LAYOUTS; turn++) {
+            bti_layout_options o = {.alignment = 64, .guard = turn % LAYOUTS == 1 ? 64 : 0};
+            if (turn % LAYOUTS == 2) o.heap = 1 << 24;
+            if (turn % LAYOUTS == 3) o.heap = 1 << 25;
+            if (turn % LAYOUTS == 4) o.no_alias = 1;
+            middle->first = turn % LAYOUTS == 5 ? 0 : as_is.first;
+            middle->last = turn % LAYOUTS == 6 ? x.p->ops : as_is.last;
+            bti_layout plain_one, kept;
+            kit_ok(bti_layout_make(x.p, &o, &plain_one));
+            for (bti_tid k = 1; k <= x.p->tensors; k++) address[k] = x.p->tensor[k].address;
+            o.memo = memo;
+            const uint64_t before = bti_alloc_count();
+            kit_ok(bti_layout_make(x.p, &o, &kept));
+            const uint64_t once = bti_alloc_count() - before;
+            kit_ok(bti_layout_make(x.p, &o, &kept));
+            ck_assert_uint_eq(kept.bytes, plain_one.bytes);
+            ck_assert_int_eq(kept.peak_op, plain_one.peak_op);
+            ck_assert_int_eq(kept.largest, plain_one.largest);
+            ck_assert_mem_eq(kept.kind, plain_one.kind, sizeof kept.kind);
+            for (bti_tid k = 1; k <= x.p->tensors; k++)
+                ck_assert_uint_eq(x.p->tensor[k].address, address[k]);
+            /* The first time it is kept, which takes memory; from then on it is found. */
+            const uint64_t again = bti_alloc_count() - before - once;
+            ck_assert_uint_le(again, once);
+            if (turn >= LAYOUTS) ck_assert_uint_eq(again, once);
+        }
+        bti_free(address);
+        discard(&x);
+    }
+    bti_layout_memo_free(memo);
+}
+END_TEST
+
 /* An input that is wanted after the program is no storage to take over, not even in the last op. */
 START_TEST(pinned_is_kept) {
     bt_dev_info info = {.alignment = 64};
@@ -304,6 +353,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, heaps);
     tcase_add_test(tc, smaller_shapes);
     tcase_add_test(tc, in_place);
+    tcase_add_test(tc, remembered);
     tcase_add_test(tc, pinned_is_kept);
     tcase_set_timeout(tc, 0);
     add_plan_levels(tc);

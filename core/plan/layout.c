@@ -266,6 +266,61 @@ static uint64_t place_best(state *s, int32_t *best, uint64_t live, int32_t peak)
     return place(s, best, UINT64_MAX, &highest);
 }
 
+/* ---- layouts met before ------------------------------------------------------------------------
+ */
+
+enum { KEPT = 32 };
+
+/* What a layout follows from, and the offsets that it gave. */
+typedef struct known {
+    uint64_t heap, top;
+    block *blocks;
+    int32_t count;
+} known;
+
+struct bti_layout_memo {
+    known kept[KEPT];
+    int32_t next; /* to be forgotten */
+};
+
+bti_layout_memo *bti_layout_memo_new(void) { return bti_alloc(1, sizeof(bti_layout_memo)); }
+
+void bti_layout_memo_free(bti_layout_memo *memo) {
+    if (memo == NULL) return;
+    for (int i = 0; i < KEPT; i++) bti_free(memo->kept[i].blocks);
+    bti_free(memo);
+}
+
+static int is_known(const known *k, const state *s) {
+    if (k->blocks == NULL || k->count != s->count || k->heap != s->heap) return 0;
+    for (int32_t i = 0; i < s->count; i++) {
+        const block *a = &k->blocks[i], *b = &s->blocks[i];
+        if (a->bytes != b->bytes || a->first != b->first || a->last != b->last) return 0;
+    }
+    return 1;
+}
+
+/* Sets the blocks' offsets and gives the top where they were placed before; else 0. */
+static uint64_t recall(const bti_layout_memo *memo, state *s) {
+    for (int i = 0; i < KEPT && memo != NULL; i++) {
+        if (!is_known(&memo->kept[i], s)) continue;
+        memcpy(s->blocks, memo->kept[i].blocks, (size_t)s->count * sizeof *s->blocks);
+        return memo->kept[i].top;
+    }
+    return 0;
+}
+
+static bt_status keep(bti_layout_memo *memo, const state *s, uint64_t top) {
+    if (memo == NULL) return BT_OK;
+    block *copy = bti_alloc((size_t)s->count, sizeof *copy);
+    if (copy == NULL) return BT_ENOMEM;
+    memcpy(copy, s->blocks, (size_t)s->count * sizeof *copy);
+    known *k = &memo->kept[memo->next++ % KEPT];
+    bti_free(k->blocks);
+    *k = (known){s->heap, top, copy, s->count};
+    return BT_OK;
+}
+
 static void report(const bti_program *p, const block *blocks, const int32_t *block_of,
                    bti_layout *out) {
     int32_t k = out->peak_op;
@@ -318,7 +373,11 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
         status = BT_OK;
         goto done;
     }
-    out->bytes = s.count ? place_best(&s, best, out->live, out->peak_op) : 0;
+    out->bytes = recall(options->memo, &s);
+    if (s.count > 0 && out->bytes == 0) {
+        out->bytes = place_best(&s, best, out->live, out->peak_op);
+        if ((status = keep(options->memo, &s, out->bytes)) != BT_OK) goto done;
+    }
     for (bti_tid i = 1; i <= p->tensors; i++)
         if (block_of[i] >= 0) p->tensor[i].address = s.blocks[block_of[i]].offset;
     report(p, s.blocks, block_of, out);

@@ -188,12 +188,19 @@ typedef struct bti_layout {
     bti_tid largest; /* largest tensor live there */
 } bti_layout;
 
+/* Layouts that were made, to be met again: a search, and advice that changes what no micro-batch
+ * sees, lay out the same blocks many times over. */
+typedef struct bti_layout_memo bti_layout_memo;
+bti_layout_memo *bti_layout_memo_new(void); /* NULL: out of memory */
+void bti_layout_memo_free(bti_layout_memo *memo);
+
 typedef struct bti_layout_options {
     uint64_t alignment;
     uint64_t heap;  /* no tensor crosses a multiple of this; 0: no limit */
     uint64_t guard; /* bytes kept free behind each tensor (tests) */
     uint64_t most;  /* when more is live at once, nothing is placed and bytes = live; 0: no limit */
     int no_alias;   /* no in-place outputs (tests) */
+    bti_layout_memo *memo; /* borrowed; the result is the same without: NULL */
 } bti_layout_options;
 
 /* Places the dynamic tensors: outputs take over dying inputs where the op list allows, then offsets

@@ -208,8 +208,10 @@ static bt_status emit(bti_search *s, bti_program *p, const bti_shape *shape, con
 }
 
 bti_layout_options bti_plan_layout(const bti_search *s, const bti_run_plan *plan) {
-    return (bti_layout_options){
-        .alignment = alignment(s), .heap = plan->heap, .guard = s->opt->guard};
+    return (bti_layout_options){.alignment = alignment(s),
+                                .heap = plan->heap,
+                                .guard = s->opt->guard,
+                                .memo = s->opt->memo};
 }
 
 /* Fills the plan's bytes from the dynamic region's peak; what layout wastes counts as activations.

@@ -53,6 +53,7 @@ typedef struct bti_plan_options {
     bti_recompute recompute;
     bti_moments moments;
     const bti_rates *rates; /* measured; NULL: what the device states */
+    bti_layout_memo *memo;  /* borrowed, kept from search to search; may be NULL */
     const bti_choice
         *wanted; /* taken as it is where it fits, as from a plan kept; NULL: searched */
     /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. With layers forced

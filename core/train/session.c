@@ -421,6 +421,7 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
                               .recompute = s->cfg->memory.recompute,
                               .moments = s->cfg->memory.optimizer_state,
                               .rates = s->known ? NULL : &s->rates,
+                              .memo = s->memo,
                               .force_recompute_layers = -1,
                               .force_compact = -1};
 }
@@ -523,6 +524,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     if (s == NULL) return BT_ENOMEM;
     s->cfg = cfg;
     s->stop = options->stop;
+    s->memo = bti_layout_memo_new();
     for (int side = 0; side < 2; side++) s->lengths[side] = options->lengths[side];
     s->assumed = s->lengths[0] > 0 || s->lengths[1] > 0 || (options->known_devices && absent(cfg));
     uint64_t unused;
@@ -531,7 +533,8 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
     const char **known = options->known_devices ? &s->known : NULL;
     bti_device_list_make(options->device, &devices);
     /* What can be refused at once is: a wrong device, size or name before any text is read. */
-    bt_status status = options->memory ? bti_parse_bytes(options->memory, &unused) : BT_OK;
+    bt_status status = s->memo == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && options->memory) status = bti_parse_bytes(options->memory, &unused);
     if (status == BT_OK) status = next_device(s, &devices, &at, options->threads, known, &s->dev);
     if (status == BT_OK) status = check_metric(cfg);
     if (status == BT_OK) status = check_freeze(cfg);
@@ -555,6 +558,7 @@ bt_status bti_session_open(const bti_run_config *cfg, const bti_session_options 
 void bti_session_close(bti_session *s) {
     if (s == NULL) return;
     bti_run_plan_free(s->plan);
+    bti_layout_memo_free(s->memo);
     bti_initial_close(s->initial);
     bti_workload_clear(&s->workload);
     bti_model_free(s->model);

@@ -25,7 +25,8 @@ typedef struct bti_session {
     bti_rates rates; /* measured on the device, unless it is known from a table only */
     bti_model *model;
     bti_run_plan *plan;
-    bti_initial *initial; /* the run file's initial_model, checked; else NULL */
+    bti_layout_memo *memo; /* of all plans that are asked for */
+    bti_initial *initial;  /* the run file's initial_model, checked; else NULL */
     bti_workload workload;
     int64_t run_end;      /* last update of the run file */
     int64_t last_update;  /* where this one ends: options may stop it earlier */
