@@ -29,6 +29,12 @@ else
     not_here "kernels, CUDA 11.8" "see above"
 fi
 part "suites" ctest --test-dir build --parallel "$jobs" --label-regex "^nightly\$" --output-on-failure
+if [ -e build-asan/CTestTestfile.cmake ]; then
+    part "suites, sanitizers" ctest --test-dir build-asan --parallel "$jobs" --label-regex "^nightly\$" \
+        --output-on-failure
+else
+    not_here "suites, sanitizers" "ci/test.sh has not built them"
+fi
 part "gpu.sh" ci/gpu.sh --simulator --dir build
 part "mutants" tests/cusim/mutate.py build
 part "lint" ci/lint.sh --all
