@@ -474,8 +474,12 @@ bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
 }
 
 bt_status bti_settle(bt_dev *dev, bt_status status) {
+    char first[1024] = "";
+    if (status != BT_OK) snprintf(first, sizeof first, "%s", bt_last_error());
     bt_status waited = dev->ops->sync(dev, NULL);
-    return status != BT_OK ? status : waited;
+    if (status == BT_OK) return waited;
+    if (waited == BT_OK) return status;
+    return bti_fail(status, "%s", first); /* the cause, not that the wait fails too */
 }
 
 uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info,
