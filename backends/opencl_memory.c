@@ -279,10 +279,7 @@ static bt_status opencl_event_new(bt_dev *dev, bt_event **out) {
 static void opencl_event_free(bt_dev *dev, bt_event *e) {
     (void)dev;
     if (e == NULL) return;
-    if (e->event != NULL) {
-        clWaitForEvents(1, &e->event);
-        clReleaseEvent(e->event);
-    }
+    if (e->event != NULL) clReleaseEvent(e->event); /* it lives on until its queue has passed it */
     free(e);
 }
 
