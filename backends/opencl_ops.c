@@ -273,30 +273,34 @@ typedef struct norm_views {
     const bt_view *dy, *x, *stats, *gamma, *dres, *rowpos, *dr, *dx, *dgamma, *dbeta;
 } norm_views;
 
-/* Parameter gradients first: dr and dx may lie where dy or x are. */
+static bt_status norm_bwd_params(bt_dev *dev, bt_stream *s, const norm_views *v,
+                                 const bt_view *part, int64_t second) {
+    const int64_t rows = v->dy->rows, cols = v->dy->cols;
+    btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd_params, v->dy->dtype);
+    btcl_view(&l, v->dy);
+    btcl_view(&l, v->x);
+    btcl_view(&l, v->stats);
+    btcl_view(&l, part);
+    btcl_i64(&l, second);
+    btcl_i64(&l, rows);
+    btcl_i64(&l, cols);
+    btcl_i64(&l, btcl_chunk_rows(rows));
+    return btcl_go(&l, s, column_groups(&l, rows, cols));
+}
+
+/* Parameter gradients first: dr and dx may lie where dy or x are. A group of one work-item takes a
+ * chunk of rows and sums them itself; where groups run side by side, one takes one row. */
 static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const norm_views *v,
                           const bt_drop *drop, double beta) {
-    const int64_t rows = v->dy->rows, cols = v->dy->cols;
-    const int64_t second = rows ? btcl_ceil_div(rows, btcl_chunk_rows(rows)) * cols : 0;
-    const bt_view part = partial(call, 0, cols);
+    const bt_view none = {0}, part = partial(call, 0, v->dy->cols);
+    const int64_t rows = v->dy->rows, cols = v->dy->cols, chunk = btcl_chunk_rows(rows);
+    const int64_t second = btcl_ceil_div(rows, chunk) * cols;
     const int wanted = v->dgamma->ld > 0 || v->dbeta->ld > 0; /* frozen ones are absent */
-    bt_status status = BT_OK;
-    if (rows > 0 && wanted) {
-        btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd_params, v->dy->dtype);
-        btcl_view(&l, v->dy);
-        btcl_view(&l, v->x);
-        btcl_view(&l, v->stats);
-        btcl_view(&l, &part);
-        btcl_i64(&l, second);
-        btcl_i64(&l, rows);
-        btcl_i64(&l, cols);
-        btcl_i64(&l, btcl_chunk_rows(rows));
-        status = btcl_go(&l, s, column_groups(&l, rows, cols));
-    }
-    if (status == BT_OK && wanted)
-        status = add_columns(dev, s, &part, second, rows, cols, v->dgamma, v->dbeta, beta);
+    bt_status status = btcl_need(dev, btcl_type_of(v->dy->dtype));
     if (status != BT_OK) return status;
     btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd, v->dy->dtype);
+    const int alone = group_of(&l) == 1;
+    if (rows > 0 && wanted && !alone) status = norm_bwd_params(dev, s, v, &part, second);
     btcl_view(&l, v->dy);
     btcl_view(&l, v->x);
     btcl_view(&l, v->stats);
@@ -305,9 +309,17 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
     btcl_view(&l, v->rowpos);
     btcl_view(&l, v->dr);
     btcl_view(&l, v->dx);
+    btcl_view(&l, wanted && alone && rows > 0 ? &part : &none);
+    btcl_i64(&l, second);
+    btcl_i64(&l, rows);
     btcl_i64(&l, cols);
+    btcl_i64(&l, alone ? chunk : 1);
     put_drop(&l, drop);
-    return btcl_go(&l, s, (uint64_t)rows);
+    if (status == BT_OK)
+        status = btcl_go(&l, s, (uint64_t)(alone ? btcl_ceil_div(rows, chunk) : rows));
+    if (status == BT_OK && wanted)
+        status = add_columns(dev, s, &part, second, rows, cols, v->dgamma, v->dbeta, beta);
+    return status;
 }
 
 static bt_status op_norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -557,12 +569,11 @@ static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_view(&l, w);
     btcl_view(&l, &t[BT_ADAMW_ROWS_M]);
     btcl_view(&l, &t[BT_ADAMW_ROWS_V]);
-    btcl_i64(&l, w->rows);
     btcl_i64(&l, w->cols);
     btcl_i64(&l, g->rows);
     btcl_i64(&l, call->p.adamw.first_row);
     put_adamw(&l, &call->p.adamw);
-    return go_wides(&l, s, w->rows, w->cols);
+    return btcl_go(&l, s, (uint64_t)w->rows);
 }
 
 static bt_status op_adamw8(bt_dev *dev, bt_stream *s, const bt_call *call) {

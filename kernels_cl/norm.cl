@@ -79,36 +79,53 @@ __kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(
 }
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr) where it is
- * wanted. Reads 8 to 12 bytes, writes 4 to 8 for each element. */
+ * wanted. Reads 8 to 12 bytes, writes 4 to 8 for each element. A group takes some rows, one after
+ * the other; with `part` it also sums dgamma and dbeta over them, as k_norm_bwd_params does over a
+ * chunk: that takes no second look at dy and x, and is for devices where a group is a loop. */
 __kernel GROUP(RG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma), CDMAT(dres),
-                                   IMAT(rowpos), DMAT(dr), DMAT(dx), const long cols, DROP) {
+                                   IMAT(rowpos), DMAT(dr), DMAT(dx), MAT(part), const ulong second,
+                                   const long rows, const long cols, const long group_rows, DROP) {
     __local float tmp[RG];
-    const long row = get_group_id(0), wides = (cols + W - 1) / W;
-    CDUSE(dy) + row * dy_ld;
-    CDUSE(x) + row * x_ld;
-    CUSE(stats) + row * stats_ld;
+    const long wides = (cols + W - 1) / W, first = get_group_id(0) * group_rows;
+    const long last = min(rows, first + group_rows);
     CUSE(gamma);
-    CDUSE(dres) + row * dres_ld;
-    IUSE(rowpos);
-    DUSE(dr) + row * dr_ld;
-    DUSE(dx) + row * dx_ld;
-    const float mean = stats[0], rstd = stats[1];
-    wide sum_g = (wide)(0.0f), sum_gh = (wide)(0.0f);
-    for (long q = get_local_id(0); q < wides; q += RG) {
-        const long c = W * q, n = cols - c;
-        const wide g = get_wide(dy + c, n) * load_wide(gamma + c, n);
-        sum_g += only_wide(g, n);
-        sum_gh += only_wide(g * ((get_wide(x + c, n) - mean) * rstd), n);
-    }
-    const float mean_g = group_sum(sum_wide(sum_g), tmp) / (float)cols;
-    const float mean_gh = group_sum(sum_wide(sum_gh), tmp) / (float)cols;
-    for (long q = get_local_id(0); q < wides; q += RG) {
-        const long c = W * q, n = cols - c;
-        const wide g = get_wide(dy + c, n) * load_wide(gamma + c, n);
-        const wide h = (get_wide(x + c, n) - mean) * rstd;
-        wide d = rstd * (g - mean_g - h * mean_gh);
-        if (HAS(dres)) d += get_wide(dres + c, n);
-        put_wide(d, dr + c, n);
-        if (HAS(dx)) put_wide(DROP_ROW(d, rowpos + row * rowpos_ld, c), dx + c, n);
+    USE(part) + get_group_id(0) * cols;
+    for (long row = first; row < last; row++) {
+        CDUSE(dy) + row * dy_ld;
+        CDUSE(x) + row * x_ld;
+        CUSE(stats) + row * stats_ld;
+        CDUSE(dres) + row * dres_ld;
+        IUSE(rowpos) + row * rowpos_ld;
+        DUSE(dr) + row * dr_ld;
+        DUSE(dx) + row * dx_ld;
+        const float mean = stats[0], rstd = stats[1];
+        wide sum_g = (wide)(0.0f), sum_gh = (wide)(0.0f);
+        for (long q = get_local_id(0); q < wides; q += RG) {
+            const long c = W * q, n = cols - c;
+            const wide d = get_wide(dy + c, n), g = d * load_wide(gamma + c, n);
+            const wide h = (get_wide(x + c, n) - mean) * rstd;
+            sum_g += only_wide(g, n);
+            sum_gh += only_wide(g * h, n);
+            if (HAS(part)) {
+                wide dgamma = d * h, dbeta = d;
+                if (row > first) {
+                    dgamma += load_wide(part + c, n);
+                    dbeta += load_wide(part + second + c, n);
+                }
+                store_wide(dgamma, part + c, n);
+                store_wide(dbeta, part + second + c, n);
+            }
+        }
+        const float mean_g = group_sum(sum_wide(sum_g), tmp) / (float)cols;
+        const float mean_gh = group_sum(sum_wide(sum_gh), tmp) / (float)cols;
+        for (long q = get_local_id(0); q < wides; q += RG) {
+            const long c = W * q, n = cols - c;
+            const wide g = get_wide(dy + c, n) * load_wide(gamma + c, n);
+            const wide h = (get_wide(x + c, n) - mean) * rstd;
+            wide d = rstd * (g - mean_g - h * mean_gh);
+            if (HAS(dres)) d += get_wide(dres + c, n);
+            put_wide(d, dr + c, n);
+            if (HAS(dx)) put_wide(DROP_ROW(d, rowpos, c), dx + c, n);
+        }
     }
 }

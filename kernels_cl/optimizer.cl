@@ -122,27 +122,26 @@ __kernel GROUP(WG) void k_adamw(__global const float *g_base, const ulong g_off,
 }
 
 /* Rows of a table from first_row on whose gradient is compact: row index[k] has row k of g, all
- * others 0.
- * index ascends; a row finds its place in it by halving. Reads 12 bytes, writes 12 for each element
- * of the table, and reads 4 for each of g. */
-__kernel GROUP(WG) void k_adamw_rows(CMAT(g), IMAT(index), __global const float *scalars_base,
+ * others 0. index ascends; a group takes a row and finds its place by halving. Reads 12 bytes,
+ * writes 12 for each element of the table, and reads 4 for each of g. */
+__kernel GROUP(RG) void k_adamw_rows(CMAT(g), IMAT(index), __global const float *scalars_base,
                                      const ulong scalars_off, MAT(w), MAT(m), MAT(v),
-                                     const long rows, const long cols, const long kept,
-                                     const long first_row, ADAMW) {
-    CUSE(g);
+                                     const long cols, const long kept, const long first_row,
+                                     ADAMW) {
+    const long r = get_group_id(0), row = first_row + r;
     IUSE(index);
     CUSE(scalars);
-    USE(w);
-    USE(m);
-    USE(v);
-    ulong r, q;
-    split(get_global_id(0), (ulong)(cols + W - 1) / W, &r, &q);
-    if ((long)r >= rows || scalars[SKIP] != 0.0f) return;
-    const long c = W * (long)q, n = cols - c;
-    const long row = first_row + (long)r, k = find_row(index, index_ld, kept, row);
+    USE(w) + r * w_ld;
+    USE(m) + r * m_ld;
+    USE(v) + r * v_ld;
+    if (scalars[SKIP] != 0.0f) return;
+    const long k = find_row(index, index_ld, kept, row);
     const int there = k < kept && index[k * index_ld] == row;
-    const wide grad = there ? load_wide(g + k * g_ld + c, n) : (wide)(0.0f);
-    step_wide(grad, scalars, w + r * w_ld + c, m + r * m_ld + c, v + r * v_ld + c, n, ADAMW_ARGS);
+    CUSE(g) + (there ? k * g_ld : 0);
+    for (long c = W * (long)get_local_id(0); c < cols; c += W * RG) {
+        const wide grad = there ? load_wide(g + c, cols - c) : (wide)(0.0f);
+        step_wide(grad, scalars, w + c, m + c, v + c, cols - c, ADAMW_ARGS);
+    }
 }
 
 /* ---- moments in 8 bits ------------------------------------------------------------------------ */
