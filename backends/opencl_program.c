@@ -250,12 +250,14 @@ static bt_status build_largest(const bt_host *host, btcl_board *board, btcl_type
         char options[512];
         cl_program program = NULL;
         int fits = 0;
-        snprintf(options, sizeof options,
-                 "-cl-std=CL1.2 -DDATA=%s -DW=%d -DDEPTH=%d -DWG=%zu -DRG=%zu -DGWG=%zu -DAWG=%zu "
-                 "%s",
-                 data[type], shape.wide, shape.depth, least(limit, shape.items),
-                 least(limit, shape.rows), least(limit, shape.tiles), least(limit, shape.tiles),
-                 more ? more : "");
+        /* -w: a driver may print warnings on its own. */
+        snprintf(
+            options, sizeof options,
+            "-w -cl-std=CL1.2 -DDATA=%s -DW=%d -DDEPTH=%d -DWG=%zu -DRG=%zu -DGWG=%zu -DAWG=%zu "
+            "%s",
+            data[type], shape.wide, shape.depth, least(limit, shape.items),
+            least(limit, shape.rows), least(limit, shape.tiles), least(limit, shape.tiles),
+            more ? more : "");
         bt_status status = compile(host, board, type, options, &program);
         if (status != BT_OK) return status;
         status = group_sizes(host, board, type, program, &fits);

@@ -106,6 +106,17 @@ START_TEST(kernels_do_not_build) {
 }
 END_TEST
 
+/* Options that no cache has seen: all is compiled, and the driver has nothing to say. */
+START_TEST(compiles_in_silence) {
+    const char *setting = kit_str("BANTAM_OPENCL_OPTIONS=-DTEST_%ld", (long)getpid());
+    const program_how how = {.environment = setting};
+    program p = bantam_how(how, "devices", "--json");
+    check_status(p, 0);
+    check_has(p.out, "\"opencl\"");
+    ck_assert_str_eq(p.err, "");
+}
+END_TEST
+
 /* ---- our cache ---------------------------------------------------------------------------------
  */
 
@@ -243,6 +254,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, no_platform);
     tcase_add_test(tc, driver_without_cache);
     tcase_add_test(tc, kernels_do_not_build);
+    tcase_add_test(tc, compiles_in_silence);
     tcase_add_test(tc, cache_of_kernels);
     tcase_add_test(tc, automatic_choice);
     tcase_add_test(tc, a_whole_run);
