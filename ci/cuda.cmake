@@ -36,10 +36,20 @@ if(toolkit VERSION_LESS 11.8)
   cuda_missing("toolkit ${toolkit} is too old: 11.8 is the least")
 endif()
 
+# All that this toolkit and Bantam know: machine code, and for the newest also PTX, which later cards
+# translate (not with 11.8: a driver of the 470 series cannot read it).
+if(toolkit VERSION_LESS 12)
+  set(all 37-real 52-real 60-real 70-real 75-real 80-real 86-real 90-real)
+elseif(toolkit VERSION_LESS 13)
+  set(all 52-real 60-real 70-real 75-real 80-real 86-real 90)
+else()
+  set(all 75-real 80-real 86-real 90)
+endif()
 # Always named. By default: the cards of this machine; without one the backend is built only where it
-# was asked for, for all that this toolkit and Bantam know: machine code, and for the newest also PTX,
-# which later cards translate (not with 11.8: a driver of the 470 series cannot read it).
-if(BANTAM_CUDA_ARCHITECTURES)
+# was asked for, for all.
+if(BANTAM_CUDA_ARCHITECTURES STREQUAL "all")
+  set(CMAKE_CUDA_ARCHITECTURES ${all})
+elseif(BANTAM_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${BANTAM_CUDA_ARCHITECTURES})
 else()
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
@@ -51,12 +61,8 @@ else()
     list(TRANSFORM cards APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
   elseif(BANTAM_CUDA STREQUAL "AUTO")
     cuda_missing("no card is here to build for (BANTAM_CUDA=ON builds for all)")
-  elseif(toolkit VERSION_LESS 12)
-    set(CMAKE_CUDA_ARCHITECTURES 37-real 52-real 60-real 70-real 75-real 80-real 86-real 90-real)
-  elseif(toolkit VERSION_LESS 13)
-    set(CMAKE_CUDA_ARCHITECTURES 52-real 60-real 70-real 75-real 80-real 86-real 90)
   else()
-    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 90)
+    set(CMAKE_CUDA_ARCHITECTURES ${all})
   endif()
 endif()
 # 11.8 knows g++ up to 11 and clang++ up to 14.
