@@ -9,16 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "backends/speed.h"
 
 /* ---- what there is -----------------------------------------------------------------------------
  */
 
-/* Rates of devices, measured at their first open and kept to the end of the process. */
+/* Of devices, measured at their first open and kept to the end of the process. */
 #define MOST_DEVICES 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct rates { double flops, bytes_per_s; /* 0: not measured yet */ } rates[MOST_DEVICES];
+static bti_speed speeds[MOST_DEVICES];
 
 /* 11040 is 11.4. */
 typedef struct version_text {
@@ -200,60 +201,6 @@ static bt_status self_test(btcu_dev *d) {
     return status;
 }
 
-/* ---- rates -------------------------------------------------------------------------------------
- */
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Seconds of a call, waited for; the best of the second and third. */
-static bt_status time_call(bt_dev *dev, const bt_call *call, double *best) {
-    *best = 1e9;
-    for (int i = 0; i < 3; i++) {
-        const double from = seconds();
-        bt_status status = dev->op[call->op](dev, NULL, call);
-        if (status == BT_OK) status = dev->ops->sync(dev, NULL);
-        if (status != BT_OK) return status;
-        const double spent = seconds() - from;
-        if (i > 0 && spent < *best) *best = spent; /* the first may load code */
-    }
-    return BT_OK;
-}
-
-/* For the planner's cost: squares of growing side until one takes 3 ms, and a copy of what it read.
- * A device without that much room keeps 0: unknown. */
-static bt_status measure_rates(bt_dev *dev, struct rates *out) {
-    for (int64_t side = 128; side <= 8192; side *= 2) {
-        bt_buf *buf = NULL;
-        bt_dev_info now;
-        const uint64_t bytes = (uint64_t)(side * side) * sizeof(float);
-        bt_status status = btcu_query(dev, &now);
-        if (status != BT_OK) return status;
-        if (3 * bytes > now.free_bytes / 2 || (now.max_alloc > 0 && 3 * bytes > now.max_alloc))
-            return BT_OK;
-        status = dev->ops->alloc(dev, 3 * bytes, &buf);
-        if (status != BT_OK) return status;
-        bt_view square = {buf, 0, side, side, side, BT_F32};
-        bt_call gemm = {.op = BT_OP_GEMM, .t = {square, square, square}, .p.gemm.alpha = 1};
-        bt_call copy = {.op = BT_OP_AXPBY, .t = {square, square}, .p.axpby = {1.5, 0}};
-        gemm.t[1].off = copy.t[1].off = bytes;
-        gemm.t[2].off = 2 * bytes;
-        double product = 0, move = 0;
-        status = dev->ops->fill(dev, NULL, buf, 0, 3 * bytes, 0);
-        if (status == BT_OK) status = time_call(dev, &gemm, &product);
-        if (status == BT_OK) status = time_call(dev, &copy, &move);
-        dev->ops->free(dev, buf);
-        if (status != BT_OK) return status;
-        out->flops = 2.0 * (double)side * (double)side * (double)side / product;
-        out->bytes_per_s = 2.0 * (double)bytes / move;
-        if (product > 0.003) return BT_OK;
-    }
-    return BT_OK;
-}
-
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
@@ -274,6 +221,12 @@ void btcu_close(bt_dev *dev) {
     btcu_unwatch();
 }
 
+/* Half of what is free, in one allocation. */
+static uint64_t room(const bt_dev_info *info) {
+    const uint64_t half = info->free_bytes / 2;
+    return info->max_alloc > 0 && info->max_alloc < half ? info->max_alloc : half;
+}
+
 static bt_status open_device(btcu_dev *d) {
     bt_dev *dev = &d->base;
     bt_status status = describe(d);
@@ -285,11 +238,12 @@ static bt_status open_device(btcu_dev *d) {
                        "cudaEventCreate");
     if (status == BT_OK) status = self_test(d);
     if (status == BT_OK) status = btcu_blas_open(d);
-    if (status == BT_OK && rates[d->index].flops == 0)
-        status = measure_rates(dev, &rates[d->index]);
-    dev->info.flops = rates[d->index].flops;
-    dev->info.bytes_per_s = rates[d->index].bytes_per_s;
-    return status == BT_OK ? btcu_query(dev, &dev->info) : status;
+    if (status == BT_OK) status = btcu_query(dev, &dev->info);
+    if (status == BT_OK && speeds[d->index].flops == 0)
+        status = bti_measure_speed(dev, room(&dev->info), &speeds[d->index]);
+    dev->info.flops = speeds[d->index].flops;
+    dev->info.bytes_per_s = speeds[d->index].bytes_per_s;
+    return status == BT_OK ? btcu_query(dev, &dev->info) : status; /* less what measuring loaded */
 }
 
 static const bt_driver cuda_driver;

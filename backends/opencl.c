@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu/hostinfo.h"
 
@@ -147,55 +146,6 @@ static void describe(const btcl_board *board, bt_dev_info *info) {
     info->host_memory = (board->type & CL_DEVICE_TYPE_CPU) != 0;
 }
 
-/* ---- rates -------------------------------------------------------------------------------------
- */
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Seconds of a call, waited for; the best of three. */
-static bt_status time_call(bt_dev *dev, const bt_call *call, double *best) {
-    *best = 1e9;
-    for (int i = 0; i < 3; i++) {
-        const double from = seconds();
-        bt_status status = dev->op[call->op](dev, NULL, call);
-        if (status == BT_OK) status = dev->ops->sync(dev, NULL);
-        if (status != BT_OK) return status;
-        const double spent = seconds() - from;
-        if (i > 0 && spent < *best) *best = spent; /* the first may build something */
-    }
-    return BT_OK;
-}
-
-/* For the planner's cost: squares of growing side until one takes 3 ms, and a copy of what it read.
- * Our own product: a library's has no scratch here. */
-static bt_status measure_rates(bt_dev *dev, btcl_board *board) {
-    for (int64_t side = 128;; side *= 2) {
-        bt_buf *buf = NULL;
-        const uint64_t bytes = (uint64_t)(side * side) * sizeof(float);
-        if (3 * bytes > dev->info.max_alloc) return BT_OK;
-        bt_status status = dev->ops->alloc(dev, 3 * bytes, &buf);
-        if (status != BT_OK) return status;
-        bt_view square = {buf, 0, side, side, side, BT_F32};
-        bt_call gemm = {.op = BT_OP_GEMM, .t = {square, square, square}, .p.gemm.alpha = 1};
-        bt_call copy = {.op = BT_OP_AXPBY, .t = {square, square}, .p.axpby = {1.5, 0}};
-        gemm.t[1].off = copy.t[1].off = bytes;
-        gemm.t[2].off = 2 * bytes;
-        double product = 0, move = 0;
-        status = dev->ops->fill(dev, NULL, buf, 0, 3 * bytes, 0);
-        if (status == BT_OK) status = time_call(dev, &gemm, &product);
-        if (status == BT_OK) status = time_call(dev, &copy, &move);
-        dev->ops->free(dev, buf);
-        if (status != BT_OK) return status;
-        board->flops = 2.0 * (double)side * (double)side * (double)side / product;
-        board->bytes_per_s = 2.0 * (double)bytes / move;
-        if (product > 0.003 || side == 2048) return BT_OK;
-    }
-}
-
 /* ---- opening -----------------------------------------------------------------------------------
  */
 
@@ -243,9 +193,11 @@ static bt_status open_board(btcl_dev *d) {
     if (status == BT_OK) status = btcl_open_queue(dev->host, board, &d->own);
     if (status == BT_OK) status = make_kernels(d, BTCL_F32);
     d->library = btcl_has_library(board);
-    if (status == BT_OK && board->flops == 0) status = measure_rates(dev, board);
-    dev->info.flops = board->flops;
-    dev->info.bytes_per_s = board->bytes_per_s;
+    /* Of our own product: a library's has no scratch here. */
+    if (status == BT_OK && board->speed.flops == 0)
+        status = bti_measure_speed(dev, dev->info.max_alloc, &board->speed);
+    dev->info.flops = board->speed.flops;
+    dev->info.bytes_per_s = board->speed.bytes_per_s;
     return status == BT_OK ? btcl_query(dev, &dev->info) : status;
 }
 

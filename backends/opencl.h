@@ -7,6 +7,7 @@
 #include <CL/cl.h>
 
 #include "backends/opencl_plan.h"
+#include "backends/speed.h"
 
 /* Kernels of kernels_cl/, by the name after k_. Those whose data may be half are built once for
  * each storage type; the others take fp32, or any type, and are built with those of fp32. */
@@ -72,7 +73,7 @@ typedef struct btcl_board {
     cl_program program[BTCL_TYPE_COUNT];
     size_t group[BTCL_TYPE_COUNT][BTCL_KERNEL_COUNT]; /* work-items of a group of each kernel */
     int wide;                                         /* columns that a work-item takes at a time */
-    double flops, bytes_per_s;                        /* 0: not measured yet */
+    bti_speed speed;                                  /* 0: not measured yet */
 } btcl_board;
 
 struct bt_buf {

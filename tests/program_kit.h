@@ -105,4 +105,12 @@ void add_init(TCase *tc);
 void add_half(TCase *tc);
 void add_features(TCase *tc);
 
+/* ---- runs on two devices ---- */
+
+/* Losses of the logs in two output folders: of the first update to 1e-5, of later ones to 1e-3. */
+void losses_agree(const char *a, const char *b);
+/* A small run on the device, resumed there and then on the cpu, against the same on the cpu alone:
+ * losses agree, and its model translates the same on both. */
+void same_as_cpu(const char *device);
+
 #endif

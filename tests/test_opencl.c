@@ -173,36 +173,7 @@ START_TEST(automatic_choice) {
 }
 END_TEST
 
-static void losses_agree(const char *a, const char *b) {
-    json_t *x = read_log(a), *y = read_log(b);
-    ck_assert_uint_eq(json_array_size(x), json_array_size(y));
-    ck_assert_uint_gt(json_array_size(x), 2);
-    for (size_t i = 0; i < json_array_size(x); i++) {
-        const double l = number_at(json_array_get(x, i), "loss"),
-                     m = number_at(json_array_get(y, i), "loss");
-        kit_near(l, m, (i == 0 ? 1e-5 : 1e-3) * m);
-    }
-    json_decref(x);
-    json_decref(y);
-}
-
-/* The same run on both: losses agree; a resumed run goes on; the model translates the same. */
-START_TEST(a_whole_run) {
-    small_run here = small_run_new(60), there = small_run_new(60);
-    program p = bantam("train", here.yaml, "--device", "opencl", "--updates", "4");
-    check_status(p, 0);
-    p = bantam("train", here.yaml, "--device", "opencl", "--updates", "8", "--resume");
-    check_status(p, 0);
-    check_status(train(there, "--updates", "8"), 0);
-    losses_agree(here.out, there.out);
-    const char *in = in_dir(here, "train.de");
-    program a = bantam("translate", here.out, "--device", "opencl", "--input", in, "--beam", "3");
-    program b = bantam("translate", here.out, "--device", "cpu", "--input", in, "--beam", "3");
-    check_status(a, 0);
-    check_status(b, 0);
-    ck_assert_int_eq(count_lines(a.out), 60);
-    ck_assert_str_eq(a.out, b.out);
-}
+START_TEST(a_whole_run) { same_as_cpu("opencl"); }
 END_TEST
 
 /* A number picks the device. */
