@@ -26,7 +26,6 @@
     X(cublasSetStream_v2) \
     X(cublasSetWorkspace_v2) \
     X(cublasSetMathMode) \
-    X(cublasGetStatusString) \
     X(cublasSgemm_v2) \
     X(cublasSgemmStridedBatched) \
     X(cublasGemmEx)
@@ -35,7 +34,8 @@ typedef struct library {
 #define X(name) __typeof__(name) *name;
     CALLS(X)
 #undef X
-    char why[512]; /* it is not there; empty where it is */
+    __typeof__(cublasGetStatusString) *words; /* NULL before 11.4.2 */
+    char why[512];                            /* it is not there; empty where it is */
 } library;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -61,13 +61,26 @@ static void open_library(void) {
 #define X(name) find_call(file, #name, (void *)&blas.name);
     CALLS(X)
 #undef X
+    void *words = dlsym(file, "cublasGetStatusString");
+    memcpy(&blas.words, &words, sizeof words);
 }
 
 bt_status btcu_blas_result(bt_dev *dev, cublasStatus_t code, const char *what) {
     if (code == CUBLAS_STATUS_SUCCESS) return BT_OK;
     return btcu_failf(dev->host, code == CUBLAS_STATUS_ALLOC_FAILED ? BT_ENOMEM : BT_EDEVICE,
-                      "cuda: cuBLAS: %s: %s (%d)", what, blas.cublasGetStatusString(code),
-                      (int)code);
+                      "cuda: cuBLAS: %s: %s (%d)", what,
+                      blas.words != NULL ? blas.words(code) : "status", (int)code);
+}
+
+/* A handle may need so much of a card (measured by users: 80 to 500 MB). Where less is free cuBLAS
+ * may say that it is not initialised rather than that memory is short. */
+#define HANDLE_BYTES ((size_t)512 << 20)
+
+static int short_of_memory(cublasStatus_t code) {
+    size_t room = 0, total = 0;
+    return code == CUBLAS_STATUS_ALLOC_FAILED ||
+           (code == CUBLAS_STATUS_NOT_INITIALIZED && cudaMemGetInfo(&room, &total) == cudaSuccess &&
+            room < HANDLE_BYTES);
 }
 
 /* As NVIDIA recommends (cuBLAS Library, "cublasSetWorkspace"). */
@@ -86,9 +99,8 @@ bt_status btcu_blas_open(btcu_dev *d) {
     if (d->blas == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
     const cublasStatus_t code = (cublasStatus_t)BTCU_WATCHED(
         dev->host, "cublasCreate", blas.cublasCreate_v2(&d->blas->handle));
-    bt_status status = code == CUBLAS_STATUS_ALLOC_FAILED
-                           ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
-                           : btcu_blas_result(dev, code, "cublasCreate");
+    bt_status status = short_of_memory(code) ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
+                                             : btcu_blas_result(dev, code, "cublasCreate");
     if (status == BT_OK) status = btcu_malloc(dev, workspace_bytes(d), &d->blas->workspace);
     /* The stream first: setting it takes the workspace away. */
     if (status == BT_OK)
@@ -120,65 +132,93 @@ cublasStatus_t btcu_set_mode(btcu_dev *d, cublasMath_t mode) {
     return code;
 }
 
-/* ---- fp32 --------------------------------------------------------------------------------------
+/* ---- products ----------------------------------------------------------------------------------
  */
 
 /* Matrices that one call of cuBLAS takes: its kernels have one matrix for each block in z. */
 #define MOST_MATRICES 32768
 
-static cublasStatus_t multiply(btcu_dev *d, const btcu_single *p) {
+static int64_t element(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+static cublasStatus_t multiply(btcu_dev *d, const btcu_multiply_args *p) {
     const cublasOperation_t ta = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t tb = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int m = (int)p->m, n = (int)p->n, k = (int)p->k;
     const int lda = (int)p->lda, ldb = (int)p->ldb, ldc = (int)p->ldc;
+    const float *a = (const void *)p->a, *b = (const void *)p->b;
+    float *c = (void *)p->c;
     cublasHandle_t handle = d->blas->handle;
+    if (p->type != CUDA_R_32F)
+        return blas.cublasGemmEx(handle, tb, ta, n, m, k, &p->alpha, p->b, p->type, ldb, p->a,
+                                 p->type, lda, &p->beta, p->c, p->c_type, ldc, CUBLAS_COMPUTE_32F,
+                                 CUBLAS_GEMM_DEFAULT);
     if (p->count == 1)
-        return blas.cublasSgemm_v2(handle, tb, ta, n, m, k, &p->alpha, p->b, ldb, p->a, lda,
-                                   &p->beta, p->c, ldc);
-    return blas.cublasSgemmStridedBatched(handle, tb, ta, n, m, k, &p->alpha, p->b, ldb, p->b_step,
-                                          p->a, lda, p->a_step, &p->beta, p->c, ldc, p->c_step,
+        return blas.cublasSgemm_v2(handle, tb, ta, n, m, k, &p->alpha, b, ldb, a, lda, &p->beta, c,
+                                   ldc);
+    return blas.cublasSgemmStridedBatched(handle, tb, ta, n, m, k, &p->alpha, b, ldb, p->b_step, a,
+                                          lda, p->a_step, &p->beta, c, ldc, p->c_step,
                                           (int)p->count);
 }
 
-/* In pieces of rows of C and A whose elements lie below 2^31 from the first: not every version of
- * the library is right beyond. */
-cublasStatus_t btcu_multiply(btcu_dev *d, const btcu_single *whole) {
-    const btcu_single p = *whole;
-    const int64_t m = p.m, widest = p.trans_a || p.ldc > p.lda ? p.ldc : p.lda;
-    const int64_t piece = p.count > 1 || widest * m < INT32_MAX ? m : INT32_MAX / widest;
+/* An element that lies this far from the first, or further, is not reached in one call: not every
+ * version of the library is right from 2^31 on. */
+#ifndef BTCU_FAR
+#define BTCU_FAR INT32_MAX
+#endif
+
+/* How many of n steps of `ld` elements stay nearer. */
+static int64_t near(int64_t n, int64_t ld) {
+    const int64_t most = ld < BTCU_FAR ? BTCU_FAR / (ld > 0 ? ld : 1) : 1;
+    return n < most ? n : most;
+}
+
+/* The part of `whole` from row i and column j of C on, of which terms l on are summed. */
+static btcu_multiply_args part_of(const btcu_multiply_args *whole, int64_t i, int64_t j,
+                                  int64_t l) {
+    btcu_multiply_args p = *whole;
+    p.a += element(p.type) * (p.trans_a ? l * p.lda + i : i * p.lda + l);
+    p.b += element(p.type) * (p.trans_b ? j * p.ldb + l : l * p.ldb + j);
+    p.c += element(p.c_type) * (i * p.ldc + j);
+    if (l > 0) p.beta = 1;
+    return p;
+}
+
+/* In pieces whose elements lie near. A half C is rounded once, so its sums come in one piece. */
+cublasStatus_t btcu_multiply(btcu_dev *d, const btcu_multiply_args *whole) {
+    const btcu_multiply_args *w = whole;
+    int64_t m = near(w->m, w->trans_a || w->ldc > w->lda ? w->ldc : w->lda);
+    int64_t n = w->trans_b ? near(w->n, w->ldb) : w->n, k = w->k;
+    if (w->trans_a) k = near(k, w->lda);
+    if (!w->trans_b) k = near(k, w->ldb);
+    if (w->c_type != CUDA_R_32F) k = w->k;
+    if (w->count > 1 || (m == w->m && n == w->n && k == w->k)) return multiply(d, w);
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
-    for (int64_t at = 0; at < m && code == CUBLAS_STATUS_SUCCESS; at += piece) {
-        btcu_single part = p;
-        part.m = btcu_least(piece, m - at);
-        part.a += p.trans_a ? at : at * p.lda;
-        part.c += at * p.ldc;
-        code = multiply(d, &part);
-    }
+    for (int64_t i = 0; i < w->m; i += m)
+        for (int64_t j = 0; j < w->n; j += n)
+            for (int64_t l = 0; l < w->k && code == CUBLAS_STATUS_SUCCESS; l += k) {
+                btcu_multiply_args p = part_of(w, i, j, l);
+                p.m = btcu_least(m, w->m - i);
+                p.n = btcu_least(n, w->n - j);
+                p.k = btcu_least(k, w->k - l);
+                code = multiply(d, &p);
+            }
     return code;
 }
 
 /* Two levels of batches: the inner ones in one call, the outer ones one after the other. */
-static cublasStatus_t multiply_all(btcu_dev *d, const bt_gemm_params *g, btcu_single p) {
-    const btcu_single first = p;
+static cublasStatus_t multiply_all(btcu_dev *d, const bt_gemm_params *g, btcu_multiply_args p) {
+    const btcu_multiply_args first = p;
     const int64_t inner = btcu_count(g->batch1);
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     for (int64_t i = 0; i < btcu_count(g->batch0); i++)
         for (int64_t j = 0; j < inner && code == CUBLAS_STATUS_SUCCESS; j += MOST_MATRICES) {
-            p.a = first.a + i * g->a0 + j * g->a1;
-            p.b = first.b + i * g->b0 + j * g->b1;
-            p.c = first.c + i * g->c0 + j * g->c1;
+            p.a = first.a + (int64_t)sizeof(float) * (i * g->a0 + j * g->a1);
+            p.b = first.b + (int64_t)sizeof(float) * (i * g->b0 + j * g->b1);
+            p.c = first.c + (int64_t)sizeof(float) * (i * g->c0 + j * g->c1);
             p.count = btcu_least(inner - j, MOST_MATRICES);
             code = btcu_multiply(d, &p);
         }
     return code;
-}
-
-cublasStatus_t btcu_multiply_halves(btcu_dev *d, const btcu_half *p) {
-    return blas.cublasGemmEx(d->blas->handle, p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                             p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, (int)p->n, (int)p->m,
-                             (int)p->k, &p->alpha, p->b, p->type, (int)p->ldb, p->a, p->type,
-                             (int)p->lda, &p->beta, p->c, p->c_type, (int)p->ldc,
-                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 /* ---- the slot ----------------------------------------------------------------------------------
@@ -235,10 +275,12 @@ static bt_status cross(bt_dev *dev, bt_stream *from, bt_stream *to) {
 static bt_status in_single(btcu_dev *d, const bt_call *call) {
     const bt_gemm_params *g = &call->p.gemm;
     const bt_view *t = call->t;
-    const btcu_single p = {
-        .a = btcu_mat_of(&t[BT_GEMM_A]).p,
-        .b = btcu_mat_of(&t[BT_GEMM_B]).p,
-        .c = btcu_mat_of(&t[BT_GEMM_C]).p,
+    const btcu_multiply_args p = {
+        .a = (const char *)btcu_mat_of(&t[BT_GEMM_A]).p,
+        .b = (const char *)btcu_mat_of(&t[BT_GEMM_B]).p,
+        .c = (char *)btcu_mat_of(&t[BT_GEMM_C]).p,
+        .type = CUDA_R_32F,
+        .c_type = CUDA_R_32F,
         .m = t[BT_GEMM_C].rows,
         .n = t[BT_GEMM_C].cols,
         .k = g->trans_a ? t[BT_GEMM_A].rows : t[BT_GEMM_A].cols,

@@ -24,27 +24,17 @@ cublasStatus_t btcu_set_mode(btcu_dev *d, cublasMath_t mode);
     btcu_blas_result(dev, (cublasStatus_t)BTCU_WATCHED((dev)->host, what, call), what)
 bt_status btcu_blas_result(bt_dev *dev, cublasStatus_t code, const char *what);
 
-/* One fp32 product, or `count` of them at steps. */
-typedef struct btcu_single {
-    const float *a, *b;
-    float *c;
+/* One product, or `count` of them at steps: of fp32, or of halves, which are summed in fp32. */
+typedef struct btcu_multiply_args {
+    const char *a, *b;
+    char *c;
+    cudaDataType type, c_type; /* of A and B, and of C */
     int64_t m, n, k, lda, ldb, ldc;
-    int64_t count, a_step, b_step, c_step;
+    int64_t count, a_step, b_step, c_step; /* elements */
     int trans_a, trans_b;
     float alpha, beta;
-} btcu_single;
-cublasStatus_t btcu_multiply(btcu_dev *d, const btcu_single *p);
-
-/* One product of halves, summed in fp32. */
-typedef struct btcu_half {
-    const void *a, *b;
-    void *c;
-    int64_t m, n, k, lda, ldb, ldc;
-    cudaDataType type, c_type;
-    int trans_a, trans_b;
-    float alpha, beta;
-} btcu_half;
-cublasStatus_t btcu_multiply_halves(btcu_dev *d, const btcu_half *p);
+} btcu_multiply_args;
+cublasStatus_t btcu_multiply(btcu_dev *d, const btcu_multiply_args *p);
 
 /* cuda_half.c: a call whose `round` is a half type, on the device's own stream. */
 bt_status btcu_in_half(btcu_dev *d, const bt_call *call);

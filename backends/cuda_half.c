@@ -80,37 +80,23 @@ static cudaDataType cuda_type(bt_dtype type) {
 
 static cublasStatus_t multiply(btcu_dev *d, const work *w, const area x[3], int64_t m, int64_t n,
                                int64_t k, float beta) {
-    const btcu_half half = {.a = x[0].p,
-                            .b = x[1].p,
-                            .c = x[2].p,
-                            .m = m,
-                            .n = n,
-                            .k = k,
-                            .lda = x[0].ld,
-                            .ldb = x[1].ld,
-                            .ldc = x[2].ld,
-                            .type = cuda_type(w->round),
-                            .c_type = cuda_type(x[2].type),
-                            .trans_a = w->a.trans,
-                            .trans_b = w->b.trans,
-                            .alpha = w->alpha,
-                            .beta = beta};
-    if (!w->p.widened) return btcu_multiply_halves(d, &half);
-    const btcu_single single = {.a = half.a,
-                                .b = half.b,
-                                .c = half.c,
-                                .m = m,
-                                .n = n,
-                                .k = k,
-                                .lda = half.lda,
-                                .ldb = half.ldb,
-                                .ldc = half.ldc,
-                                .count = 1,
-                                .trans_a = half.trans_a,
-                                .trans_b = half.trans_b,
-                                .alpha = w->alpha,
-                                .beta = beta};
-    return btcu_multiply(d, &single);
+    const btcu_multiply_args args = {.a = x[0].p,
+                                     .b = x[1].p,
+                                     .c = x[2].p,
+                                     .type = w->p.widened ? CUDA_R_32F : cuda_type(w->round),
+                                     .c_type = cuda_type(x[2].type),
+                                     .m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .lda = x[0].ld,
+                                     .ldb = x[1].ld,
+                                     .ldc = x[2].ld,
+                                     .count = 1,
+                                     .trans_a = w->a.trans,
+                                     .trans_b = w->b.trans,
+                                     .alpha = w->alpha,
+                                     .beta = beta};
+    return btcu_multiply(d, &args);
 }
 
 /* The slice of C from (i, j) on: the slices of the sum, one after the other. */
