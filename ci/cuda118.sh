@@ -1,19 +1,24 @@
 #!/bin/bash
 # Makes a tree of CUDA 11.8, the last toolkit for compute capability 3.7 (Tesla K80), out of Debian's
-# packages, to build with: no root, nothing is installed. Usage: ci/cuda118.sh DIR
+# packages: no root, nothing is installed. Usage: ci/cuda118.sh DIR [--cublas]
+#   --cublas   cuBLAS too, which a machine with a card needs to run what was built (250 MB)
 # Where Debian's non-free component cannot be reached it says so as "SKIP: ..." and exits 77. Then:
 #   cmake -S . -B build -DBANTAM_CUDA=ON -DBANTAM_CUDA_COMPILER=DIR/bin/nvcc
 set -eu
-case ${1:---help} in
--*)
-    sed -n '2,5s/^# \{0,1\}//p' "$0"
+case ${1:---help}:${2:---cublas} in
+[!-]*:--cublas) ;;
+*)
+    sed -n '2,6s/^# \{0,1\}//p' "$0"
     [ "${1:-}" = --help ] && exit 0
     exit 2
     ;;
 esac
 mkdir -p "$1"
 tree=$(cd "$1" && pwd)
-if [ -x "$tree/bin/nvcc" ]; then
+packages=()
+[ -x "$tree/bin/nvcc" ] || packages+=(nvidia-cuda-toolkit nvidia-cuda-dev)
+[ $# -lt 2 ] || [ -e "$tree/lib64/libcublas.so.11" ] || packages+=(libcublas11 libcublaslt11)
+if [ ${#packages[@]} -eq 0 ]; then
     echo "cuda118.sh: $tree is there"
     exit 0
 fi
@@ -37,9 +42,8 @@ keys=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb [signed-by=$keys] $site bookworm non-free" >"$work/sources.list"
 apt=(-q -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=-
     -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root)
-packages=(nvidia-cuda-toolkit nvidia-cuda-dev)
 apt-get "${apt[@]}" update >"$work/log" 2>&1 || skip "no package lists of non-free"
-apt-cache "${apt[@]}" show "${packages[@]}" 2>/dev/null | grep -q '^Version: 11\.8' ||
+apt-cache "${apt[@]}" show nvidia-cuda-toolkit 2>/dev/null | grep -q '^Version: 11\.8' ||
     skip "non-free has no nvidia-cuda-toolkit 11.8"
 (cd "$work" && apt-get "${apt[@]}" download "${packages[@]}" >"$work/log" 2>&1) ||
     skip "its packages cannot be fetched"
@@ -50,13 +54,22 @@ unpack() {
     shift
     dpkg-deb --fsys-tarfile "$work/$package"_*.deb | tar -x -C "$work/x" --wildcards "$@"
 }
+mkdir -p "$tree/bin" "$tree/lib64" "$tree/nvvm/bin" "$tree/nvvm/libdevice"
+if [[ " ${packages[*]} " == *" libcublas11 "* ]]; then
+    unpack libcublas11 '*/libcublas.so.*'
+    unpack libcublaslt11 '*/libcublasLt.so.*'
+    mv "$work"/x/usr/lib/*/libcublas*.so.* "$tree/lib64"
+fi
+if [ -x "$tree/bin/nvcc" ]; then
+    echo "cuda118.sh: cuBLAS is in $tree/lib64"
+    exit 0
+fi
 unpack nvidia-cuda-toolkit './usr/bin/*' './usr/lib/nvidia-cuda-toolkit/*'
 unpack nvidia-cuda-dev './usr/include/*' '*/libcudadevrt.a' '*/libcudart_static.a'
 
 # The layout that nvcc, cmake and their users expect. Debian's nvcc finds its parts in PATH, where
 # another toolkit may come first; here it is told.
 lib=$work/x/usr/lib/nvidia-cuda-toolkit
-mkdir -p "$tree/bin" "$tree/lib64" "$tree/nvvm/bin" "$tree/nvvm/libdevice"
 mv "$work/x/usr/include" "$tree/include"
 mv "$work"/x/usr/lib/*/lib*.a "$tree/lib64"
 rm -f "$work/x/usr/bin/nvcc"
