@@ -2,8 +2,8 @@
  * a large vocabulary, B10 sizes beyond 31 bits; and the two runs that lead the design. */
 #include "backends/registry.h"
 #include "core/ops/ops.h"
-#include "core/train/advice.h"
-#include "core/train/plan_report.h"
+#include "core/report/advice.h"
+#include "core/report/plan_report.h"
 #include "tests/far.h"
 #include "tests/fit_parts.h"
 #include "tests/model_kit.h"

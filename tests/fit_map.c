@@ -1,6 +1,6 @@
 /* The memory map as files: what a reader of the SVG and the page would see. */
-#include "core/train/memory_map.h"
-#include "core/train/plan_report.h"
+#include "core/report/memory_map.h"
+#include "core/report/plan_report.h"
 #include "tests/fit_parts.h"
 
 static char *page; /* the file looked at */

@@ -2,8 +2,8 @@
 #include <inttypes.h>
 
 #include "backends/registry.h"
-#include "core/train/plan_file.h"
-#include "core/train/rates.h"
+#include "core/fit/plan_file.h"
+#include "core/fit/rates.h"
 #include "tests/kit.h"
 #include "tests/plan_parts.h"
 #include "tests/watch.h"

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/train/rates.h"
+#include "core/fit/rates.h"
 
 extern char **environ;
 

@@ -8,8 +8,8 @@
 #include "backends/registry.h"
 #include "core/model/levels.h"
 #include "core/ops/ops.h"
-#include "core/train/advice.h"
-#include "core/train/plan_report.h"
+#include "core/report/advice.h"
+#include "core/report/plan_report.h"
 
 static const double MIB = 1024.0 * 1024;
 

@@ -6,7 +6,7 @@
 
 #include "backends/registry.h"
 #include "core/base/safetensors.h"
-#include "core/train/initial.h"
+#include "core/engine/initial.h"
 #include "tests/kit.h"
 #include "tests/model_kit.h"
 

@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 
-#include "core/train/run_keys.h"
+#include "core/run/run_keys.h"
 
 enum { WIDTH = 512, MOST = 256, CELLS = 3 };
 

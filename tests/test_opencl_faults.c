@@ -2,8 +2,8 @@
  * checkpoint. What the driver is asked for is what was planned, and nothing once update 1 is done.
  * As `test_opencl_faults opencl:1`: two devices at once. */
 #include "backends/registry.h"
-#include "core/train/checkpoint.h"
-#include "core/train/rates.h"
+#include "core/engine/checkpoint.h"
+#include "core/fit/rates.h"
 #include "tests/model_kit.h"
 #include "tests/opencl_calls.h"
 #include "tests/program_kit.h"

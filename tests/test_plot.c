@@ -2,7 +2,7 @@
 #include "tests/kit.h"
 
 #include "core/base/files.h"
-#include "core/train/chart.h"
+#include "core/report/chart.h"
 #include "core/train/plot.h"
 
 /* ---- reading an SVG file -----------------------------------------------------------------------

@@ -6,7 +6,7 @@
 
 #include "backends/registry.h"
 #include "core/base/safetensors.h"
-#include "core/train/precision.h"
+#include "core/run/precision.h"
 
 static const char *const device[] = {"ref", "cpu"};
 

@@ -4,8 +4,8 @@
 #include <locale.h>
 #include <unistd.h>
 
-#include "core/train/run_file.h"
-#include "core/train/run_keys.h"
+#include "core/run/run_file.h"
+#include "core/run/run_keys.h"
 
 #define LEAST \
     "output: out\n" \

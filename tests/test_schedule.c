@@ -1,5 +1,5 @@
 /* Learning rates (case B12) and the training log. */
-#include "core/train/schedule.h"
+#include "core/run/schedule.h"
 
 #include <jansson.h>
 #include <locale.h>

@@ -1,7 +1,7 @@
 /* Compact gradients of tables compute what whole ones do: DESIGN.md 3.9. */
 #include "core/data/batcher.h"
-#include "core/train/checkpoint.h"
-#include "core/train/distinct.h"
+#include "core/engine/checkpoint.h"
+#include "core/session/distinct.h"
 #include "tests/kit.h"
 #include "tests/toy.h"
 #include "tests/train_parts.h"

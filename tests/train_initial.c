@@ -1,5 +1,5 @@
 /* initial_model: weights of other runs and programs, in any floating type, by name. */
-#include "core/train/initial.h"
+#include "core/engine/initial.h"
 #include "core/base/safetensors.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"

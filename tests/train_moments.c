@@ -1,7 +1,7 @@
 /* Moments in host memory compute what those on the device do; moments in 8 bits are rounded, and
  * nothing else. */
 #include "backends/registry.h"
-#include "core/train/checkpoint.h"
+#include "core/engine/checkpoint.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "core/train/checkpoint.h"
+#include "core/engine/checkpoint.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 

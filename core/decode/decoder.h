@@ -9,7 +9,7 @@
 
 #include "core/decode/beam.h"
 #include "core/model/decode.h"
-#include "core/train/engine.h"
+#include "core/engine/engine.h"
 
 typedef struct bti_decoder_config {
     int32_t beam;

@@ -3,7 +3,7 @@
 #ifndef BANTAM_DECODE_LOSSES_H
 #define BANTAM_DECODE_LOSSES_H
 
-#include "core/train/engine.h"
+#include "core/engine/engine.h"
 
 typedef struct bti_losses_config {
     int32_t start;  /* symbol before the first target symbol */

@@ -12,8 +12,8 @@
 #include "core/data/corpus.h"
 #include "core/decode/translator.h"
 #include "core/model/head.h"
-#include "core/train/examples.h"
-#include "core/train/metrics.h"
+#include "core/engine/examples.h"
+#include "core/decode/metrics.h"
 
 #define BLOCK 1024
 

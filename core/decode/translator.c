@@ -15,9 +15,9 @@
 #include "core/base/status.h"
 #include "core/data/corpus.h"
 #include "core/model/head.h"
-#include "core/train/checkpoint.h"
-#include "core/train/inputs.h"
-#include "core/train/session.h"
+#include "core/engine/checkpoint.h"
+#include "core/engine/inputs.h"
+#include "core/fit/device.h"
 
 #define DEFAULT_BATCH 64
 #define MAX_BEAM 1024 /* as validation.beam */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/data/corpus.h"
-#include "core/train/chart.h"
+#include "core/report/chart.h"
 
 /* Fewer updates than this are drawn as they are. */
 enum { SMOOTH_FROM = 50 };

@@ -2,8 +2,8 @@
 #ifndef BANTAM_TRAIN_RESUME_H
 #define BANTAM_TRAIN_RESUME_H
 
-#include "core/train/checkpoint.h"
-#include "core/train/run_file.h"
+#include "core/engine/checkpoint.h"
+#include "core/run/run_file.h"
 
 /* `here` is what a checkpoint of this run would hold. BT_EUSAGE lists all differences of the run
  * file, or of the training data, that forbid it; other changes are told. *rescaled: the loss scale

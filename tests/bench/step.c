@@ -17,7 +17,7 @@
 
 #include "backends/registry.h"
 #include "backends/trace.h"
-#include "core/train/rates.h"
+#include "core/fit/rates.h"
 #include "tests/kit.h"
 #include "tests/model_kit.h"
 

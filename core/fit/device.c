@@ -1,0 +1,139 @@
+#include "core/fit/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/registry.h"
+#include "core/base/status.h"
+
+/* ---- which -------------------------------------------------------------------------------------
+ */
+
+static void add_device(bti_device_list *l, const char *text, size_t bytes) {
+    if (l->count < BTI_MOST_DEVICES)
+        snprintf(l->spec[l->count++], sizeof l->spec[0], "%.*s", (int)bytes, text);
+}
+
+/* All devices of all backends but those for tests. */
+static void list_all(bti_device_list *l) {
+    for (const char *const *name = bti_backend_names(); *name != NULL; name++) {
+        const bt_driver *driver;
+        int count = 0;
+        char reason[256] = "", spec[64];
+        if (bti_backend_for_tests(*name)) continue;
+        if (bti_backend_driver(*name, &driver) != BT_OK) {
+            snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        } else if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1) {
+            snprintf(l->last, sizeof l->last, "%s: %s", *name, reason);
+            count = 0;
+        }
+        for (int i = 0; i < count; i++)
+            add_device(l, spec, (size_t)snprintf(spec, sizeof spec, "%s:%d", *name, i));
+    }
+}
+
+void bti_device_list_make(const char *device, bti_device_list *l) {
+    l->count = 0;
+    l->named = 0;
+    l->automatic = 0;
+    snprintf(l->last, sizeof l->last, "there is no backend");
+    if (device == NULL || strcmp(device, "auto") == 0) {
+        l->automatic = 1;
+        list_all(l);
+        return;
+    }
+    for (size_t n; *device != 0; device += n + (device[n] == ','))
+        add_device(l, device, n = strcspn(device, ","));
+    l->named = l->count <= 1;
+    if (l->count == 0) add_device(l, "", 0);
+}
+
+bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char **known,
+                          bt_dev **out) {
+    bt_open_options options = {.threads = threads, .automatic = (uint8_t)l->automatic};
+    while (*at < l->count) {
+        const char *spec = l->spec[(*at)++];
+        const bti_known_device *row = known != NULL ? bti_known_device_find(spec) : NULL;
+        if (known != NULL) *known = row != NULL ? row->name : NULL;
+        bt_status status =
+            row ? bti_device_open_known(row, out) : bti_device_open(spec, &options, out);
+        if (status == BT_OK || l->named) return status;
+        snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        if (l->automatic && status == BT_EUSAGE) continue; /* it is not for this */
+        bti_log(BT_LOG_WARN, "%s cannot be used: %s", spec, l->last);
+    }
+    return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", l->last);
+}
+
+bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
+    bti_device_list l;
+    int at = 0;
+    bti_device_list_make(device, &l);
+    return bti_device_next(&l, &at, threads, NULL, out);
+}
+
+/* ---- how much of it ----------------------------------------------------------------------------
+ */
+
+#define WARM_ROWS 4096
+
+/* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
+ * y. A library packs no more than some hundred of a weight's rows at a time in the first two. */
+static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n, bt_dtype x,
+                          bt_dtype y) {
+    int64_t d = m->cfg.d_model;
+    bt_dtype w = m->params.dtype, type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
+    if (kind < 2 && n > WARM_ROWS) n = WARM_ROWS;
+    int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
+    bt_call call = {.op = BT_OP_GEMM};
+    for (int k = 0; k < 3; k++)
+        call.t[k] = (bt_view){.rows = shape[kind][2 * k],
+                              .cols = shape[kind][2 * k + 1],
+                              .ld = shape[kind][2 * k + 1],
+                              .dtype = type[kind][k]};
+    call.p.gemm = (bt_gemm_params){
+        .alpha = 1, .trans_a = kind == 2, .trans_b = kind == 0, .round = x == w ? BT_F32 : x};
+    return call;
+}
+
+bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
+    int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
+    int64_t decoding = dev->info.row_tile > 0 ? dev->info.row_tile : logit_rows;
+    bt_dtype own = m->params.dtype;
+    bt_call call[8];
+    size_t n = 0;
+    if (dev->ops->warm == NULL) return BT_OK;
+    for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
+        int64_t width = out ? bti_model_outputs(m) : wide;
+        call[n] = product_of(m, 0, decoding, width, own, own);
+        call[n++].p.gemm.stable_rows = 1;
+        for (int kind = 0; kind < 3 && rows > 0; kind++) {
+            call[n] =
+                product_of(m, kind, out ? logit_rows : rows, width, m->data, out ? own : m->data);
+            call[n++].p.gemm.tf32 = (uint8_t)m->tf32;
+        }
+    }
+    return dev->ops->warm(dev, call, n);
+}
+
+bt_status bti_memory_budget(bt_dev *dev, const char *memory, uint64_t limit, bti_budget *out) {
+    bt_dev_info info = dev->info;
+    BT_TRY(dev->ops->query(dev, &info));
+    if (memory != NULL) BT_TRY(bti_parse_bytes(memory, &limit));
+    bti_budget b = {.limit = limit,
+                    .runtime = info.runtime_bytes,
+                    .total = info.total_bytes,
+                    .free = info.free_bytes,
+                    .automatic = limit == BTI_MEMORY_AUTO};
+    uint64_t known = info.free_bytes + info.runtime_bytes;
+    b.others = info.total_bytes > known ? info.total_bytes - known : 0;
+    if (b.automatic) {
+        b.reserve = info.total_bytes / 20;
+        if (b.reserve < 256u << 20) b.reserve = 256u << 20;
+        if (b.reserve > info.free_bytes / 2) b.reserve = info.free_bytes / 2;
+        b.limit = info.free_bytes - b.reserve + info.runtime_bytes;
+        if (b.limit == 0) b.limit = 1; /* 0 would be no limit */
+    }
+    *out = b;
+    return BT_OK;
+}

@@ -1,0 +1,136 @@
+/* How a run fits: caps of a micro-batch, recomputation, chunk rows. Every byte before anything is
+ * taken.
+ *
+ * The maths of an update never depends on the choice; time does. Taken is the least predicted time
+ * among the choices within the budget, and within 1.5 % of it first the fewer micro-batches, then
+ * the fewer bytes. What is searched is in plan_search.c. */
+#ifndef BANTAM_FIT_PLANNER_H
+#define BANTAM_FIT_PLANNER_H
+
+#include "core/model/levels.h"
+#include "core/plan/cost.h"
+#include "core/run/run_file.h"
+
+/* Updates that a workload remembers. */
+#define BTI_SAMPLED 18
+
+/* What updates look like; [0] rows of the encoder, [1] of the decoder, or examples. */
+typedef struct bti_workload {
+    int64_t max_rows[2];     /* most rows of any update */
+    int64_t max_sentences;   /* most sentences of any update */
+    int64_t max_distinct[2]; /* most distinct ids of any update; 0: not counted, rows bound them */
+    int64_t longest[2];      /* most rows of any sentence: the least that a cap can be */
+    double mean_rows[2], mean_sentences; /* of an update */
+    double mean_pairs[BTI_PAIRS];        /* attention pairs a sentence, as bti_shape */
+    /* With segments, of a sentence: most source tokens and rows of each feature, and their means.
+     */
+    int64_t tokens, feature[BTI_MAX_FEATURES];
+    double mean_tokens, mean_feature[BTI_MAX_FEATURES];
+    int alike; /* there is one update, and every sentence of it has the rows of `longest` */
+    /* Else some updates as they are, the largest among them: row counts of their sentences, one
+     * update after the other. NULL: not known. Owned, see bti_workload_clear. */
+    int64_t (*sample)[2];
+    int64_t sample_end[BTI_SAMPLED]; /* where each ends in `sample` */
+    int64_t samples;
+} bti_workload;
+
+/* One of the choices that are searched: how many micro-batches the largest update is cut into, what
+ * layers keep, rows of a chunk of the output layer and of a slice of feed-forward blocks. */
+typedef struct bti_choice {
+    bti_moments moments; /* where they are kept */
+    int64_t parts;
+    int64_t sentences, rows[2]; /* caps of a choice that is kept; 0: what the parts need */
+    bti_level level, rest; /* of the first `layers` layers, over both stacks, and of the others */
+    int32_t layers;
+    int32_t segment; /* layers of a segment, with level SEGMENTS */
+    int64_t logit_rows;
+    int64_t slice_rows; /* 0: whole */
+} bti_choice;
+
+typedef struct bti_plan_options {
+    uint64_t budget;  /* bytes for arena and runtime; 0: no limit */
+    uint64_t runtime; /* bytes held outside the arena */
+    bti_recompute recompute;
+    bti_moments moments;
+    const bti_rates *rates; /* measured; NULL: what the device states */
+    bti_layout_memo *memo;  /* borrowed, kept from search to search; may be NULL */
+    const bti_choice
+        *wanted; /* taken as it is where it fits, as from a plan kept; NULL: searched */
+    /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. With layers forced
+     * level (0: LAYERS), rest, segment and slices are as given. */
+    int64_t force_rows[2];
+    int64_t force_logit_rows;
+    int32_t force_recompute_layers;
+    bti_level force_level, force_rest;
+    int32_t force_segment;
+    int64_t force_slice_rows;
+    int force_compact; /* sides as in bti_choices; -1: wherever they may be */
+    uint64_t guard;    /* bytes behind every dynamic tensor */
+    /* Validation: losses without gradients, and what its decoder needs of the dynamic region, which
+     * it shares, and of staging, which it does not. */
+    int validation;
+    uint64_t decode_dynamic, decode_staging;
+} bti_plan_options;
+
+typedef enum bti_byte_kind {
+    BTI_BYTES_WEIGHTS,
+    BTI_BYTES_GRADIENTS,
+    BTI_BYTES_OPTIMIZER,
+    BTI_BYTES_ACTIVATIONS,
+    BTI_BYTES_LOGITS,
+    BTI_BYTES_WORKSPACE,
+    BTI_BYTES_STAGING,
+    BTI_BYTES_DECODE,
+    BTI_BYTES_RUNTIME,
+    BTI_BYTES_KINDS
+} bti_byte_kind;
+extern const char *const bti_byte_kind_name[BTI_BYTES_KINDS];
+
+typedef struct bti_run_plan {
+    int fits;
+    /* Arena and runtime. minimum: least total of all choices; the total where none was searched. */
+    uint64_t budget, total, minimum;
+    uint64_t bytes[BTI_BYTES_KINDS]; /* sums to total */
+    uint64_t region[BTI_REGION_COUNT];
+    uint64_t heap;         /* bytes of a heap for places of parameters; 0: no limit */
+    bti_shape caps;        /* of a micro-batch */
+    bti_choice choice;     /* what was chosen, and as the model takes it: */
+    bti_choices choices;   /* keep: owned */
+    int64_t micro_batches; /* of the largest update */
+    bti_places places;
+    bti_program *step, *update; /* at the caps, laid out */
+    bti_program *losses;        /* step without gradients, for validation; else NULL */
+    uint64_t decode_staging;    /* where the decoder's tables begin in STAGING */
+    bti_layout layout;          /* of step */
+    const char *largest;        /* tensor that is largest where most is live */
+    uint64_t largest_bytes;
+    double seconds; /* predicted, of a mean update */
+    int as_wanted;  /* the choice that was asked for */
+} bti_run_plan;
+
+/* Places the model's parameters and searches. A run that cannot fit is not a failure here: `fits`
+ * is 0 and the plan is the smallest one. `max_length` bounds positions. BT_EUSAGE: moments cannot
+ * be kept as asked for on this device. */
+bt_status bti_plan_search(bti_model *m, const bt_planning *planning, const bt_dev_info *info,
+                          const bti_workload *w, int64_t max_length,
+                          const bti_plan_options *options, bti_run_plan **out);
+/* Level of a layer, counted over both stacks. */
+bti_level bti_run_plan_level(const bti_run_plan *p, int32_t layer);
+void bti_run_plan_free(bti_run_plan *p);
+/* BT_EFIT with the least bytes that would do, split by kind, when the plan does not fit. */
+bt_status bti_run_plan_check(const bti_run_plan *p);
+
+/* Micro-batches that the updates that are known are cut into under these caps, at most and on
+ * average; 0 when there are none. */
+int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double *mean);
+void bti_workload_clear(bti_workload *w);
+/* Bytes of features in both slots of staging. */
+uint64_t bti_feature_bytes(const bti_model *m, const bti_shape *caps);
+/* Fills in what caps say of tokens and features, from their rows and sentences. */
+void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_shape *caps);
+
+/* How many sentences from `from` on form the next micro-batch: as many as the caps take, at least
+ * one. counts[i] points to the two row counts of sentence i. */
+int64_t bti_split_next(const bti_shape *caps, const int64_t (*counts)[2], int64_t from, int64_t n);
+
+#endif
