@@ -43,6 +43,10 @@ void race_release(void *token);
 void race_acquire(void *token);
 void race_ignore(void *p, size_t bytes); /* races in there are none */
 
+/* The clock. Who runs, for ThreadSanitizer, may be a stream or a thread of a kernel; it is on the
+ * host's stack that the time is written. */
+double seconds();
+
 } // namespace cusim
 
 #endif

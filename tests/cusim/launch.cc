@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <link.h>
 #include <map>
 #include <string>
@@ -112,12 +111,6 @@ struct block_order {
         return (uint64_t)((first + (unsigned __int128)stride * i) % count);
     }
 };
-
-double seconds() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void run_grid(const kernel_call &k, const std::function<void()> &body) {
     const double start = seconds();

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <deque>
 #include <set>
 
@@ -50,12 +49,6 @@ struct all_streams {
     bool seeded = false;
 };
 all_streams &s = *new all_streams;
-
-double seconds() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 cudaStream_t make(int device, bool blocking) {
     return new CUstream_st{device, blocking, {}, race_fiber_new(), 0};
