@@ -20,24 +20,50 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static btcl_board boards[MOST_BOARDS];
 static int board_count = -1; /* -1: not looked for yet */
 
-/* Adds the devices of all platforms that are of `type`, or those that are not. */
-static void add_boards(const cl_platform_id *platform, cl_uint platforms, cl_device_type type,
-                       int of_type) {
+static cl_ulong number(cl_device_id id, cl_device_info what) {
+    cl_ulong x = 0; /* cl_uint and cl_bool fill its low half */
+    clGetDeviceInfo(id, what, sizeof x, &x, NULL);
+    return x;
+}
+
+#define LOCAL_BYTES (24u << 10) /* attention needs almost 23 KiB */
+
+/* Why the device cannot be used; NULL where it can. */
+static const char *refusal(cl_device_id id) {
+    char version[128];
+    int major = 0, minor = 0;
+    btcl_device_text(id, CL_DEVICE_VERSION, version, sizeof version);
+    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2 || major * 10 + minor < 12)
+        return "its OpenCL is older than 1.2";
+    if (!number(id, CL_DEVICE_AVAILABLE)) return "it is not available";
+    if (!number(id, CL_DEVICE_COMPILER_AVAILABLE)) return "its driver has no compiler";
+    if (!number(id, CL_DEVICE_ENDIAN_LITTLE)) return "it is big-endian";
+    if (number(id, CL_DEVICE_LOCAL_MEM_SIZE) < LOCAL_BYTES)
+        return "it has less than 24 KiB of local memory";
+    return NULL;
+}
+
+/* Devices that can be used come first, of these those that are no CPU: opencl:0 is a GPU where
+ * there is one. */
+static int rank_of(const btcl_board *board) {
+    return refusal(board->id) != NULL ? 2 : (board->type & CL_DEVICE_TYPE_CPU) != 0;
+}
+
+/* Adds the devices of all platforms that have this rank. */
+static void add_boards(const cl_platform_id *platform, cl_uint platforms, int rank) {
     for (cl_uint i = 0; i < platforms; i++) {
         cl_device_id id[MOST_BOARDS];
         cl_uint count = 0;
         if (clGetDeviceIDs(platform[i], CL_DEVICE_TYPE_ALL, MOST_BOARDS, id, &count) != CL_SUCCESS)
             continue;
         for (cl_uint k = 0; k < count && k < MOST_BOARDS && board_count < MOST_BOARDS; k++) {
-            cl_device_type is = 0;
-            clGetDeviceInfo(id[k], CL_DEVICE_TYPE, sizeof is, &is, NULL);
-            if (((is & type) != 0) != of_type) continue;
-            boards[board_count++] = (btcl_board){.platform = platform[i], .id = id[k], .type = is};
+            const btcl_board board = {
+                .platform = platform[i], .id = id[k], .type = number(id[k], CL_DEVICE_TYPE)};
+            if (rank_of(&board) == rank) boards[board_count++] = board;
         }
     }
 }
 
-/* Devices that are no CPU come first: opencl:0 is a GPU where there is one. */
 static void find_boards(void) {
     cl_platform_id platform[MOST_BOARDS];
     cl_uint platforms = 0;
@@ -45,8 +71,7 @@ static void find_boards(void) {
     board_count = 0;
     if (clGetPlatformIDs(MOST_BOARDS, platform, &platforms) != CL_SUCCESS) return;
     if (platforms > MOST_BOARDS) platforms = MOST_BOARDS;
-    add_boards(platform, platforms, CL_DEVICE_TYPE_CPU, 0);
-    add_boards(platform, platforms, CL_DEVICE_TYPE_CPU, 1);
+    for (int rank = 0; rank < 3; rank++) add_boards(platform, platforms, rank);
 }
 
 static void why_none(char *reason, size_t size) {
@@ -79,45 +104,27 @@ static bt_status opencl_probe(const bt_host *host, int *count, char *reason, siz
 /* What a GPU's driver holds in its memory beside our buffers (context, code, queues). OpenCL has
  * no way to ask, so this is an allowance. */
 #define DRIVER_BYTES ((uint64_t)256 << 20)
-#define LOCAL_BYTES (24u << 10) /* attention needs almost 23 KiB */
 
 static int is_cpu(const btcl_dev *d) { return (d->board->type & CL_DEVICE_TYPE_CPU) != 0; }
 
-/* Free is what is not taken by this device's buffers; on a CPU, what the machine has left. */
+/* Free is what is not taken by this device's buffers; of memory that it shares with the machine (a
+ * CPU's, an integrated GPU's), what the machine has left. */
 bt_status btcl_query(bt_dev *dev, bt_dev_info *info) {
     const btcl_dev *d = btcl_self(dev);
     *info = dev->info;
     info->free_bytes = info->total_bytes > d->used ? info->total_bytes - d->used : 0;
     info->runtime_bytes = DRIVER_BYTES;
-    if (is_cpu(d)) {
-        const uint64_t available = btcpu_available_memory(), all = btcpu_anonymous_memory();
+    if (is_cpu(d) || number(d->board->id, CL_DEVICE_HOST_UNIFIED_MEMORY)) {
+        const uint64_t available = btcpu_available_memory();
         if (available < info->free_bytes) info->free_bytes = available;
+    }
+    if (is_cpu(d)) {
+        const uint64_t all = btcpu_anonymous_memory();
         info->runtime_bytes = all > d->used ? all - d->used : 0;
     } else {
         info->free_bytes = info->free_bytes > DRIVER_BYTES ? info->free_bytes - DRIVER_BYTES : 0;
     }
     return BT_OK;
-}
-
-static cl_ulong number(cl_device_id id, cl_device_info what) {
-    cl_ulong x = 0; /* cl_uint and cl_bool fill its low half */
-    clGetDeviceInfo(id, what, sizeof x, &x, NULL);
-    return x;
-}
-
-/* Why the device cannot be used; NULL where it can. */
-static const char *refusal(cl_device_id id) {
-    char version[128];
-    int major = 0, minor = 0;
-    btcl_device_text(id, CL_DEVICE_VERSION, version, sizeof version);
-    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2 || major * 10 + minor < 12)
-        return "its OpenCL is older than 1.2";
-    if (!number(id, CL_DEVICE_AVAILABLE)) return "it is not available";
-    if (!number(id, CL_DEVICE_COMPILER_AVAILABLE)) return "its driver has no compiler";
-    if (!number(id, CL_DEVICE_ENDIAN_LITTLE)) return "it is big-endian";
-    if (number(id, CL_DEVICE_LOCAL_MEM_SIZE) < LOCAL_BYTES)
-        return "it has less than 24 KiB of local memory";
-    return NULL;
 }
 
 /* A smaller largest allocation, for tests of several heaps. */

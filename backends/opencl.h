@@ -101,7 +101,7 @@ struct bt_event {
 /* Host memory that the driver can copy from and to directly: a buffer that stays mapped. */
 struct btcl_pinned {
     struct btcl_pinned *next;
-    cl_mem mem;
+    cl_mem mem; /* NULL: the system's own memory */
     void *p;
 };
 

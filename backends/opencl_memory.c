@@ -98,14 +98,36 @@ static void opencl_free(bt_dev *dev, bt_buf *buf) {
     free(buf);
 }
 
+/* Bytes of one fill, a multiple of all patterns: drivers were met that hang, or lose the device,
+ * from 2 GiB on. */
+#define MOST_FILL ((uint64_t)64 << 20)
+
+/* Fills with the byte `value`, with long patterns where they fit: they are written faster. */
+static cl_int fill(cl_command_queue queue, cl_mem mem, uint64_t off, uint64_t bytes,
+                   uint8_t value) {
+    uint8_t pattern[16];
+    cl_int code = CL_SUCCESS;
+    memset(pattern, value, sizeof pattern);
+    size_t width = sizeof pattern;
+    while (off % width != 0 || bytes % width != 0) width /= 2;
+    for (uint64_t at = 0; at < bytes && code == CL_SUCCESS; at += MOST_FILL) {
+        const uint64_t piece = bytes - at < MOST_FILL ? bytes - at : MOST_FILL;
+        code = clEnqueueFillBuffer(queue, mem, pattern, width, off + at, piece, 0, NULL, NULL);
+    }
+    return code;
+}
+
 /* Drivers give memory when it is first touched; so it is touched here, where a failure can still
  * be told. What it is filled with is NaN: reading what nobody wrote shows. */
 static bt_status touch(bt_dev *dev, bt_buf *buf) {
-    const cl_uint nan = UINT32_MAX;
     cl_command_queue queue = btcl_self(dev)->own.queue;
-    cl_int code =
-        clEnqueueFillBuffer(queue, buf->mem, &nan, sizeof nan, 0, buf->bytes, 0, NULL, NULL);
+    cl_int code = fill(queue, buf->mem, 0, buf->bytes, 0xff);
     if (code == CL_SUCCESS) code = clFinish(queue);
+    if (code == CL_OUT_OF_RESOURCES) /* some drivers' word for it */
+        return btcl_failf(dev->host, BT_ENOMEM,
+                          "opencl: %llu bytes cannot be used: %s (%d): what other programs hold is "
+                          "not known here; a limit leaves it to them (--memory)",
+                          (unsigned long long)buf->bytes, code_name(code), code);
     return check(dev, code, "first use of new memory");
 }
 
@@ -138,12 +160,12 @@ static bt_status opencl_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     return BT_OK;
 }
 
-static bt_status opencl_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
-    btcl_dev *d = btcl_self(dev);
-    const size_t size = bytes ? bytes : 1;
-    struct btcl_pinned *pin = calloc(1, sizeof *pin);
-    if (pin == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+/* Memory that the driver has pinned; more than one allocation may have is the system's own: copies
+ * are right, and slower. */
+static cl_int take_host(btcl_dev *d, struct btcl_pinned *pin, size_t size) {
     cl_int code;
+    if (size > d->base.info.max_alloc)
+        return posix_memalign(&pin->p, 4096, size) == 0 ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
     pin->mem = clCreateBuffer(d->board->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, size,
                               NULL, &code);
     if (code == CL_SUCCESS) {
@@ -151,6 +173,14 @@ static bt_status opencl_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
                                     size, 0, NULL, NULL, &code);
         if (code != CL_SUCCESS) clReleaseMemObject(pin->mem);
     }
+    return code;
+}
+
+static bt_status opencl_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
+    btcl_dev *d = btcl_self(dev);
+    struct btcl_pinned *pin = calloc(1, sizeof *pin);
+    if (pin == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+    const cl_int code = take_host(d, pin, bytes ? bytes : 1);
     if (code != CL_SUCCESS) {
         free(pin);
         return btcl_fail(dev->host, code, "host memory for copies");
@@ -166,9 +196,13 @@ static void opencl_host_free(bt_dev *dev, void *p) {
     for (struct btcl_pinned **at = &d->pinned; *at != NULL; at = &(*at)->next) {
         struct btcl_pinned *pin = *at;
         if (pin->p != p) continue;
-        clEnqueueUnmapMemObject(d->own.queue, pin->mem, p, 0, NULL, NULL);
-        clFinish(d->own.queue);
-        clReleaseMemObject(pin->mem);
+        if (pin->mem != NULL) {
+            clEnqueueUnmapMemObject(d->own.queue, pin->mem, p, 0, NULL, NULL);
+            clFinish(d->own.queue);
+            clReleaseMemObject(pin->mem);
+        } else {
+            free(p);
+        }
         *at = pin->next;
         free(pin);
         return;
@@ -219,14 +253,8 @@ static bt_status opencl_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t of
                              uint8_t value) {
     s = btcl_stream(dev, s);
     bt_status status = btcl_stuck(dev, s);
-    if (status != BT_OK || bytes == 0) return status;
-    uint8_t pattern[16];
-    memset(pattern, value, sizeof pattern);
-    size_t width = sizeof pattern; /* long patterns are written faster */
-    while (off % width != 0 || bytes % width != 0) width /= 2;
-    return check(dev,
-                 clEnqueueFillBuffer(s->queue, buf->mem, pattern, width, off, bytes, 0, NULL, NULL),
-                 "clEnqueueFillBuffer");
+    if (status != BT_OK) return status;
+    return check(dev, fill(s->queue, buf->mem, off, bytes, value), "clEnqueueFillBuffer");
 }
 
 /* ---- streams and events ------------------------------------------------------------------------

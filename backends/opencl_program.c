@@ -165,11 +165,9 @@ static bt_status build_failed(const bt_host *host, const btcl_board *board, cl_p
     return status;
 }
 
+/* From its text; kept at `path` unless that is empty. */
 static bt_status compile(const bt_host *host, btcl_board *board, btcl_type type,
-                         const char *options, cl_program *out) {
-    char path[4100];
-    const int cached = cache_file(board, options, path, sizeof path);
-    if (cached && (*out = from_cache(board, options, path)) != NULL) return BT_OK;
+                         const char *options, const char *path, cl_program *out) {
     cl_int code;
     const char *source[] = {btcl_data_source, btcl_other_source};
     cl_program program =
@@ -183,7 +181,7 @@ static bt_status compile(const bt_host *host, btcl_board *board, btcl_type type,
         clReleaseProgram(program);
         return status;
     }
-    if (cached) keep_binary(program, path);
+    if (path[0] != 0) keep_binary(program, path);
     *out = program;
     return BT_OK;
 }
@@ -203,11 +201,33 @@ static bt_status group_sizes(const bt_host *host, btcl_board *board, btcl_type t
             code = clGetKernelWorkGroupInfo(k, board->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most,
                                             &most, NULL);
         clReleaseKernel(k);
+        if (code == CL_SUCCESS && size[0] == 0) code = CL_INVALID_KERNEL_DEFINITION;
         if (code != CL_SUCCESS) return btcl_fail(host, code, btcl_kernel_names[i]);
         board->group[type][i] = size[0];
         if (most < size[0]) *fits = 0;
     }
     return BT_OK;
+}
+
+/* The program, and whether its groups fit. A binary of the cache that a driver takes and cannot use
+ * is made anew. */
+static bt_status program_of(const bt_host *host, btcl_board *board, btcl_type type,
+                            const char *options, cl_program *out, int *fits) {
+    char path[4100];
+    if (!cache_file(board, options, path, sizeof path)) path[0] = 0;
+    cl_program program = path[0] != 0 ? from_cache(board, options, path) : NULL;
+    bt_status status = program != NULL ? group_sizes(host, board, type, program, fits) : BT_OK;
+    if (program == NULL || status != BT_OK) {
+        if (program != NULL) clReleaseProgram(program);
+        status = compile(host, board, type, options, path, &program);
+        if (status != BT_OK) return status;
+        status = group_sizes(host, board, type, program, fits);
+    }
+    if (status == BT_OK)
+        *out = program;
+    else
+        clReleaseProgram(program);
+    return status;
 }
 
 /* Work-items of a group that the device takes in one dimension, as a power of two. */
@@ -258,15 +278,13 @@ static bt_status build_largest(const bt_host *host, btcl_board *board, btcl_type
             data[type], shape.wide, shape.depth, least(limit, shape.items),
             least(limit, shape.rows), least(limit, shape.tiles), least(limit, shape.tiles),
             more ? more : "");
-        bt_status status = compile(host, board, type, options, &program);
+        bt_status status = program_of(host, board, type, options, &program, &fits);
         if (status != BT_OK) return status;
-        status = group_sizes(host, board, type, program, &fits);
-        if (status == BT_OK && fits) {
+        if (fits) {
             board->program[type] = program;
             return BT_OK;
         }
         clReleaseProgram(program);
-        if (status != BT_OK) return status;
         if (limit == 1)
             return btcl_failf(host, BT_EDEVICE,
                               "opencl: a kernel does not fit the device in any group size");

@@ -1,6 +1,9 @@
 /* The OpenCL calls of a short run fail in turn: a clear error, nothing left behind, no part of a
  * checkpoint. What the driver is asked for is what was planned, and nothing once update 1 is done.
  * As `test_opencl_faults opencl:1`: two devices at once. */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "backends/registry.h"
 #include "core/engine/checkpoint.h"
 #include "core/fit/rates.h"
@@ -159,6 +162,81 @@ START_TEST(waits_though_it_fails) {
 }
 END_TEST
 
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+/* A device with buffers of at most 64 KiB, its limit taken back. */
+static bt_dev *small_device(void) {
+    setenv("BANTAM_OPENCL_MAX_ALLOC", "65536", 1);
+    bt_dev *dev = mk_device("opencl", NULL);
+    unsetenv("BANTAM_OPENCL_MAX_ALLOC");
+    ck_assert_uint_eq(dev->info.max_alloc, 65536);
+    return dev;
+}
+
+/* Host memory for copies may be larger than a buffer. */
+START_TEST(host_memory_beyond_a_buffer) {
+    enum { BYTES = 1 << 20, PART = 65536 };
+    bt_dev *dev = small_device();
+    bt_buf *buf = NULL;
+    void *host = NULL, *other = NULL;
+    const int64_t buffers = calls.buffers;
+    kit_ok(dev->ops->host_alloc(dev, BYTES, &host));
+    ck_assert_int_eq(calls.buffers, buffers); /* the driver would refuse it */
+    kit_ok(dev->ops->host_alloc(dev, PART, &other));
+    ck_assert_int_eq(calls.buffers, buffers + 1);
+    kit_ok(dev->ops->alloc(dev, PART, &buf));
+    unsigned char *x = host;
+    for (int i = 0; i < BYTES; i++) x[i] = (unsigned char)(i * 7 + i / 256);
+    kit_ok(dev->ops->upload(dev, NULL, buf, 0, x + BYTES - PART, PART));
+    kit_ok(dev->ops->download(dev, NULL, x, buf, 0, PART));
+    kit_ok(dev->ops->sync(dev, NULL));
+    ck_assert_int_eq(memcmp(x, x + BYTES - PART, PART), 0);
+    dev->ops->host_free(dev, host);
+    dev->ops->free(dev, buf);
+    bti_device_close(dev); /* gives `other` back */
+    nothing_left();
+}
+END_TEST
+
+/* Long fills go in pieces: new memory's, and those of the op. */
+START_TEST(fills_in_pieces) {
+    enum { PIECE = 64 << 20, BYTES = 2 * PIECE + 4096 };
+    bt_dev *dev = mk_device("opencl", NULL);
+    bt_buf *buf = NULL;
+    unsigned char at[2];
+    calls_start(0, 0);
+    calls.only = "clEnqueueFillBuffer";
+    kit_ok(dev->ops->alloc(dev, BYTES, &buf));
+    ck_assert_int_eq(calls.calls, 3);
+    kit_ok(dev->ops->fill(dev, NULL, buf, 1, BYTES - 2, 5));
+    ck_assert_int_eq(calls.calls, 6);
+    static const uint64_t edge[] = {0, PIECE, 2 * (uint64_t)PIECE, BYTES - 2};
+    for (size_t i = 0; i < 4; i++) {
+        kit_ok(dev->ops->download(dev, NULL, at, buf, edge[i], 2));
+        kit_ok(dev->ops->sync(dev, NULL));
+        ck_assert_int_eq(at[0], i == 0 ? 0xff : 5);
+        ck_assert_int_eq(at[1], i == 3 ? 0xff : 5);
+    }
+    dev->ops->free(dev, buf);
+    bti_device_close(dev);
+}
+END_TEST
+
+/* What some drivers say where others hold the memory. */
+START_TEST(no_memory_at_first_use) {
+    bt_dev *dev = mk_device("opencl", NULL);
+    bt_buf *buf = NULL;
+    calls_start(1, 0);
+    calls.only = "clEnqueueFillBuffer";
+    ck_assert_int_eq(dev->ops->alloc(dev, 4096, &buf), BT_ENOMEM);
+    calls_stop();
+    check_has(bt_last_error(), "other programs");
+    bti_device_close(dev);
+    nothing_left();
+}
+END_TEST
+
 /* ---- what is asked for -------------------------------------------------------------------------
  */
 
@@ -208,6 +286,29 @@ START_TEST(late_failure) {
         nothing_left();
         ck_assert(more || n > 2);
     }
+}
+END_TEST
+
+/* ---- the cache of kernels ----------------------------------------------------------------------
+ */
+
+/* A binary that is taken and has no such kernel: it is made anew, for good. */
+START_TEST(binary_of_no_use) {
+    bt_dev *dev = NULL;
+    const char *cache = kit_str("%s", getenv("XDG_CACHE_HOME") ? getenv("XDG_CACHE_HOME") : "");
+    int status = 0;
+    setenv("XDG_CACHE_HOME", kit_tmpdir(), 1);
+    const pid_t child = fork(); /* leaves the binary; this process must have none */
+    if (child == 0) _exit(bti_device_open("opencl:0", NULL, &dev) != BT_OK);
+    ck_assert(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    calls_start(1, 0);
+    calls.only = "clCreateKernel";
+    kit_ok(bti_device_open("opencl:0", NULL, &dev));
+    ck_assert_msg(calls.failed != NULL, "no kernel was asked for");
+    calls_stop();
+    bti_device_close(dev);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    nothing_left();
 }
 END_TEST
 
@@ -302,6 +403,7 @@ static void add(TCase *tc) {
             kit_skip("two devices at once: %d OpenCL devices", devices());
             return;
         }
+        tcase_add_test(tc, binary_of_no_use); /* first: nothing is open yet */
         tcase_add_test(tc, two_at_once);
         tcase_add_test(tc, one_of_two_fails);
         return;
@@ -309,6 +411,9 @@ static void add(TCase *tc) {
     tcase_add_test(tc, opening_fails);
     tcase_add_loop_test(tc, a_call_fails, 0, 2);
     tcase_add_loop_test(tc, waits_though_it_fails, 0, 2);
+    tcase_add_test(tc, host_memory_beyond_a_buffer);
+    tcase_add_test(tc, fills_in_pieces);
+    tcase_add_test(tc, no_memory_at_first_use);
     tcase_add_test(tc, late_failure);
     tcase_add_test(tc, memory_as_planned);
 }
