@@ -72,9 +72,11 @@ __kernel GROUP(RG) void k_update_scalars(CMAT(part), const long parts,
         const float decay, const int decoupled
 #define ADAMW_ARGS beta1, rest1, beta2, rest2, eps, decay, decoupled
 
-/* The arithmetic of a step of W elements (core/ops/op_args.h); gives the new weights. */
+/* The arithmetic of a step of W elements (core/ops/op_args.h); gives the new weights. The same bits
+ * in every kernel: none may contract where another does not. */
 static wide adam(wide grad, __global const float *scalars, wide weight, wide *m, wide *v,
-                    ADAMW) {
+                 ADAMW) {
+#pragma OPENCL FP_CONTRACT OFF
     grad *= scalars[FACTOR];
     if (!decoupled) grad += decay * weight;
     *m = beta1 * *m + rest1 * grad;
@@ -182,7 +184,7 @@ static iwide root_codes(wide a, float scale, float most) {
 
 /* W elements of the gradient of a table from `at` behind first_row on. */
 static wide spread(__global const float *g, long g_ld, __global const int *index, long index_ld,
-                      long cols, long kept, long first_row, long at, long n) {
+                   long cols, long kept, long first_row, long at, long n) {
     float x[W];
     ulong row, col;
     split((ulong)at, (ulong)cols, &row, &col);

@@ -68,8 +68,17 @@ static wide fill_wide(wide x, long n, float other) {
 
 static wide only_wide(wide x, long n) { return fill_wide(x, n, 0.0f); }
 
+/* Do W elements of so many bytes start where a GPU loads and stores them as one? vload and vstore,
+ * which want no alignment, are W of them there. A CPU does not mind. */
+#if W == 4
+#define ALIGNED(p, bytes) (((size_t)(p) & (W * (bytes) - 1)) == 0)
+#else
+#define ALIGNED(p, bytes) 0
+#endif
+
 /* Up to W elements from p on; what is not there is 0. */
 static wide load_wide(__global const float *p, long n) {
+    if (n >= W && ALIGNED(p, 4)) return *(__global const wide *)p;
     if (n >= W) return WIDE(vload)(0, p);
     float x[W];
     for (int i = 0; i < W; i++) x[i] = i < n ? p[i] : 0.0f;
@@ -77,6 +86,10 @@ static wide load_wide(__global const float *p, long n) {
 }
 
 static void store_wide(wide x, __global float *p, long n) {
+    if (n >= W && ALIGNED(p, 4)) {
+        *(__global wide *)p = x;
+        return;
+    }
     if (n >= W) {
         WIDE(vstore)(x, 0, p);
         return;
@@ -125,6 +138,7 @@ static wide load_as(__global const void *x, long n, int type) {
     }
     if (type == BF16) {
         __global const ushort *p = x;
+        if (n >= W && ALIGNED(p, 2)) return from_bf16(*(__global const hwide *)p);
         if (n >= W) return from_bf16(WIDE(vload)(0, p));
         ushort y[W];
         for (int i = 0; i < W; i++) y[i] = i < n ? p[i] : 0;
@@ -146,6 +160,10 @@ static void store_as(wide x, __global void *y, long n, int type) {
     } else if (type == BF16) {
         __global ushort *p = y;
         const hwide h = to_bf16(x);
+        if (n >= W && ALIGNED(p, 2)) {
+            *(__global hwide *)p = h;
+            return;
+        }
         if (n >= W) {
             WIDE(vstore)(h, 0, p);
             return;
