@@ -1,6 +1,7 @@
 /* The memory map as files: what a reader of the SVG and the page would see. */
 #include "core/report/memory_map.h"
 #include "core/report/plan_report.h"
+#include "core/report/svg.h"
 #include "tests/fit_parts.h"
 
 static char *page; /* the file looked at */
@@ -191,7 +192,7 @@ END_TEST
 START_TEST(escaped) {
     bti_text t = {0};
     char *text;
-    bti_map_escape(&t, "a <b> & \"c\"");
+    bti_svg_escape(&t, "a <b> & \"c\"");
     kit_ok(bti_text_take(&t, &text));
     ck_assert_str_eq(text, "a &lt;b&gt; &amp; &quot;c&quot;");
     bt_free(text);

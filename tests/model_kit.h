@@ -4,8 +4,8 @@
 
 #include <check.h>
 
-#include "core/run/precision.h"
 #include "core/engine/engine.h"
+#include "core/run/precision.h"
 
 /* What was asked of a device since it was opened. One device is watched at a time. */
 typedef struct mk_watch {

@@ -3,6 +3,7 @@
 
 #include "core/base/files.h"
 #include "core/report/chart.h"
+#include "core/report/svg.h"
 #include "core/train/plot.h"
 
 /* ---- reading an SVG file -----------------------------------------------------------------------
@@ -300,15 +301,15 @@ END_TEST
 
 START_TEST(numbers) {
     char t[BTI_NUMBER_BYTES];
-    ck_assert_str_eq(bti_chart_number(t, 0, 0), "0");
-    ck_assert_str_eq(bti_chart_number(t, 1234567, 0), "1,234,567");
-    ck_assert_str_eq(bti_chart_number(t, -1234.5, 2), "-1,234.50");
-    ck_assert_str_eq(bti_chart_number(t, 0.0625, 4), "0.0625");
-    ck_assert_str_eq(bti_chart_number(t, 0.999, 2), "1.00");
-    ck_assert_str_eq(bti_chart_number(t, -0.001, 2), "0.00");
-    ck_assert_str_eq(bti_chart_number(t, NAN, 2), "?");
-    ck_assert_str_eq(bti_chart_number(t, 1e300, 0), "?");
-    ck_assert_str_eq(bti_chart_number(t, 999999, 9), "999,999.000000000");
+    ck_assert_str_eq(bti_svg_number(t, 0, 0), "0");
+    ck_assert_str_eq(bti_svg_number(t, 1234567, 0), "1,234,567");
+    ck_assert_str_eq(bti_svg_number(t, -1234.5, 2), "-1,234.50");
+    ck_assert_str_eq(bti_svg_number(t, 0.0625, 4), "0.0625");
+    ck_assert_str_eq(bti_svg_number(t, 0.999, 2), "1.00");
+    ck_assert_str_eq(bti_svg_number(t, -0.001, 2), "0.00");
+    ck_assert_str_eq(bti_svg_number(t, NAN, 2), "?");
+    ck_assert_str_eq(bti_svg_number(t, 1e300, 0), "?");
+    ck_assert_str_eq(bti_svg_number(t, 999999, 9), "999,999.000000000");
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /* Frozen parameters: the others learn as they would, and nothing is kept or computed for these. */
-#include "core/model/levels.h"
 #include "core/engine/checkpoint.h"
+#include "core/model/levels.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"

@@ -1,6 +1,6 @@
 /* initial_model: weights of other runs and programs, in any floating type, by name. */
-#include "core/engine/initial.h"
 #include "core/base/safetensors.h"
+#include "core/engine/initial.h"
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 

@@ -8,8 +8,8 @@
 #define BANTAM_DECODE_DECODER_H
 
 #include "core/decode/beam.h"
-#include "core/model/decode.h"
 #include "core/engine/engine.h"
+#include "core/model/decode.h"
 
 typedef struct bti_decoder_config {
     int32_t beam;

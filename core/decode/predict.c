@@ -10,10 +10,10 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/data/corpus.h"
-#include "core/decode/translator.h"
-#include "core/model/head.h"
-#include "core/engine/examples.h"
 #include "core/decode/metrics.h"
+#include "core/decode/translator.h"
+#include "core/engine/examples.h"
+#include "core/model/head.h"
 
 #define BLOCK 1024
 

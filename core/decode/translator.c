@@ -14,10 +14,10 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/corpus.h"
-#include "core/model/head.h"
 #include "core/engine/checkpoint.h"
 #include "core/engine/inputs.h"
 #include "core/fit/device.h"
+#include "core/model/head.h"
 
 #define DEFAULT_BATCH 64
 #define MAX_BEAM 1024 /* as validation.beam */

@@ -2,9 +2,9 @@
 #ifndef BANTAM_DECODE_TRANSLATOR_H
 #define BANTAM_DECODE_TRANSLATOR_H
 
+#include "core/data/features.h"
 #include "core/decode/decoder.h"
 #include "core/decode/losses.h"
-#include "core/data/features.h"
 
 struct bt_translator {
     bt_translate_options options;

@@ -2,8 +2,8 @@
 #ifndef BANTAM_FIT_DEVICE_H
 #define BANTAM_FIT_DEVICE_H
 
-#include "core/run/run_file.h"
 #include "core/model/model.h"
+#include "core/run/run_file.h"
 
 /* Devices to try, in order. */
 enum { BTI_MOST_DEVICES = 32 };

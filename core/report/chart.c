@@ -2,11 +2,11 @@
 #include "core/report/chart.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/files.h"
+#include "core/report/svg.h"
 
 /* The picture, and the frame of the curves in it. */
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 84, RIGHT = 764, TOP = 72, BOTTOM = 364 };
@@ -39,88 +39,6 @@ static const char style[] =
 
 static const char *const looks[] = {
     [BTI_CURVE_RAW] = "raw", [BTI_CURVE_MAIN] = "main", [BTI_CURVE_VALID] = "valid"};
-
-/* ---- numbers and text --------------------------------------------------------------------------
- * Nothing here prints a double by printf: its decimal point is the locale's. */
-
-static const char *number(char text[BTI_NUMBER_BYTES], double value, int decimals,
-                          const char *comma) {
-    long long power = 1;
-    for (int i = 0; i < decimals; i++) power *= 10;
-    double scaled = value * (double)power;
-    if (!(fabs(scaled) < 9e15)) return memcpy(text, "?", 2);
-    long long whole = llround(scaled), rest;
-    const char *sign = whole < 0 ? "-" : "";
-    whole = whole < 0 ? -whole : whole;
-    rest = whole % power;
-    whole /= power;
-    char digits[24], *to = text + sprintf(text, "%s", sign);
-    int n = sprintf(digits, "%lld", whole);
-    for (int i = 0; i < n; i++) {
-        if (i > 0 && (n - i) % 3 == 0) to += sprintf(to, "%s", comma);
-        *to++ = digits[i];
-    }
-    if (decimals > 0) *to++ = '.';
-    to[decimals > 0 ? decimals : 0] = 0;
-    for (int i = decimals - 1; i >= 0; i--, rest /= 10) to[i] = (char)('0' + rest % 10);
-    return text;
-}
-
-const char *bti_chart_number(char text[BTI_NUMBER_BYTES], double value, int decimals) {
-    return number(text, value, decimals, ",");
-}
-
-typedef struct sink {
-    char *data;
-    size_t bytes, room;
-    bt_status status; /* the first failure; nothing is written after it */
-} sink;
-
-static void put(sink *s, const char *fmt, ...) BTI_PRINTF(2, 3);
-static void put(sink *s, const char *fmt, ...) {
-    for (int again = 0; again < 2 && s->status == BT_OK; again++) {
-        va_list ap;
-        va_start(ap, fmt);
-        int n = vsnprintf(s->data ? s->data + s->bytes : NULL, s->room - s->bytes, fmt, ap);
-        va_end(ap);
-        if (n < 0) {
-            s->status = bti_fail(BT_EINTERNAL, "a text of the chart cannot be formatted");
-        } else if ((size_t)n < s->room - s->bytes) {
-            s->bytes += (size_t)n;
-            return;
-        } else {
-            size_t room = 2 * s->room + (size_t)n + 4096;
-            char *more = bti_realloc(s->data, room, 1);
-            if (more == NULL) s->status = BT_ENOMEM;
-            if (more == NULL) return;
-            s->data = more;
-            s->room = room;
-        }
-    }
-}
-
-/* ` name="1.25"` */
-static void put_at(sink *s, const char *name, double value) {
-    char text[BTI_NUMBER_BYTES];
-    put(s, " %s=\"%s\"", name, number(text, value, 2, ""));
-}
-
-static void put_text(sink *s, const char *class, double x, double y, const char *anchor,
-                     const char *text) {
-    put(s, "<text class=\"%s\" text-anchor=\"%s\"", class, anchor);
-    put_at(s, "x", x);
-    put_at(s, "y", y);
-    put(s, ">%s</text>\n", text);
-}
-
-static void put_line(sink *s, const char *class, double x1, double y1, double x2, double y2) {
-    put(s, "<line class=\"%s\"", class);
-    put_at(s, "x1", x1);
-    put_at(s, "y1", y1);
-    put_at(s, "x2", x2);
-    put_at(s, "y2", y2);
-    put(s, "/>\n");
-}
 
 /* ---- axes --------------------------------------------------------------------------------------
  */
@@ -215,24 +133,24 @@ static int decimals_of(double step) {
     return n < 0 ? 0 : n > 9 ? 9 : n;
 }
 
-static void put_y_label(sink *s, const char *label, int exponent) {
+static void put_y_label(bti_text *s, const char *label, int exponent) {
     static const char *const digits[] = {
         "\xe2\x81\xb0", "\xc2\xb9",     "\xc2\xb2",     "\xc2\xb3",     "\xe2\x81\xb4",
         "\xe2\x81\xb5", "\xe2\x81\xb6", "\xe2\x81\xb7", "\xe2\x81\xb8", "\xe2\x81\xb9"};
-    put(s,
-        "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(20 %d) "
-        "rotate(-90)\">%s",
-        (TOP + BOTTOM) / 2, label);
+    bti_text_add(s,
+                 "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(20 %d) "
+                 "rotate(-90)\">%s",
+                 (TOP + BOTTOM) / 2, label);
     if (exponent != 0) {
         char text[16];
         sprintf(text, "%d", -exponent);
-        put(s, ", in 10\xe2\x81\xbb");
-        for (const char *c = text; *c != 0; c++) put(s, "%s", digits[*c - '0']);
+        bti_text_add(s, ", in 10\xe2\x81\xbb");
+        for (const char *c = text; *c != 0; c++) bti_text_add(s, "%s", digits[*c - '0']);
     }
-    put(s, "</text>\n");
+    bti_text_add(s, "</text>\n");
 }
 
-static void put_axes(sink *s, const frame *f, const bti_chart *c) {
+static void put_axes(bti_text *s, const frame *f, const bti_chart *c) {
     char text[BTI_NUMBER_BYTES];
     int exponent = exponent_of(&f->y);
     double unit = pow(10, exponent);
@@ -240,37 +158,38 @@ static void put_axes(sink *s, const frame *f, const bti_chart *c) {
     for (int i = 0; i <= ticks; i++) {
         double y = f->y.low + i * f->y.step;
         double at = floor(to_y(f, y)) + 0.5; /* in the middle of a pixel: sharp */
-        put_line(s, "grid", LEFT, at, RIGHT, at);
-        put_text(s, "tick-y", LEFT - 8, to_y(f, y) + 4, "end",
-                 bti_chart_number(text, y / unit, decimals_of(f->y.step / unit)));
+        bti_svg_line(s, "grid", LEFT, at, RIGHT, at);
+        bti_svg_text(s, "tick-y", LEFT - 8, to_y(f, y) + 4, "end",
+                     bti_svg_number(text, y / unit, decimals_of(f->y.step / unit)));
     }
     double first = ceil(f->x.low / f->x.step - 1e-6) * f->x.step;
     ticks = (int)floor((f->x.high - first) / f->x.step + 1e-6);
     for (int i = 0; i <= ticks; i++) {
         double x = first + i * f->x.step;
-        put_line(s, "axis", to_x(f, x), BOTTOM, to_x(f, x), BOTTOM + 5);
-        put_text(s, "tick-x", to_x(f, x), BOTTOM + 19, "middle",
-                 bti_chart_number(text, x, decimals_of(f->x.step)));
+        bti_svg_line(s, "axis", to_x(f, x), BOTTOM, to_x(f, x), BOTTOM + 5);
+        bti_svg_text(s, "tick-x", to_x(f, x), BOTTOM + 19, "middle",
+                     bti_svg_number(text, x, decimals_of(f->x.step)));
     }
-    put_line(s, "axis", LEFT, BOTTOM, RIGHT, BOTTOM);
-    put_text(s, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 42, "middle",
-             c->x_label ? c->x_label : "update");
+    bti_svg_line(s, "axis", LEFT, BOTTOM, RIGHT, BOTTOM);
+    bti_svg_text(s, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 42, "middle",
+                 c->x_label ? c->x_label : "update");
     put_y_label(s, c->y_label, exponent);
 }
 
 /* ---- curves ------------------------------------------------------------------------------------
  */
 
-static void put_point(sink *s, const frame *f, const bti_curve *c, size_t i) {
+static void put_point(bti_text *s, const frame *f, const bti_curve *c, size_t i) {
     char x[BTI_NUMBER_BYTES], y[BTI_NUMBER_BYTES];
     /* Far outside of the frame is outside; the numbers stay short. */
     double at = fmin(fmax(to_y(f, c->y[i]), -HEIGHT), 2 * HEIGHT);
-    put(s, "%s%s,%s", i == 0 ? "M" : " ", number(x, to_x(f, c->x[i]), 2, ""), number(y, at, 2, ""));
+    bti_text_add(s, "%s%s,%s", i == 0 ? "M" : " ", bti_svg_place(x, to_x(f, c->x[i])),
+                 bti_svg_place(y, at));
 }
 
 /* The lowest and the highest point of each bucket along x, in the order in which they come. */
-static void put_path(sink *s, const frame *f, const bti_curve *c) {
-    put(s, "<path class=\"%s\" clip-path=\"url(#frame)\" d=\"", looks[c->look]);
+static void put_path(bti_text *s, const frame *f, const bti_curve *c) {
+    bti_text_add(s, "<path class=\"%s\" clip-path=\"url(#frame)\" d=\"", looks[c->look]);
     put_point(s, f, c, 0);
     double width = c->x[c->count - 1] - c->x[0];
     for (size_t i = 1; i + 1 < c->count;) {
@@ -285,41 +204,45 @@ static void put_path(sink *s, const frame *f, const bti_curve *c) {
         if (low != high) put_point(s, f, c, low < high ? high : low);
     }
     if (c->count > 1) put_point(s, f, c, c->count - 1);
-    put(s, "\"/>\n");
+    bti_text_add(s, "\"/>\n");
 }
 
-static void put_dots(sink *s, const frame *f, const bti_curve *c) {
+static void put_dots(bti_text *s, const frame *f, const bti_curve *c) {
     for (size_t i = 0; i < c->count; i++) {
-        put(s, "<circle class=\"dot-%s\" clip-path=\"url(#frame)\" r=\"3\"", looks[c->look]);
-        put_at(s, "cx", to_x(f, c->x[i]));
-        put_at(s, "cy", to_y(f, c->y[i]));
-        put(s, "/>\n");
+        bti_text_add(s, "<circle class=\"dot-%s\" clip-path=\"url(#frame)\" r=\"3\"",
+                     looks[c->look]);
+        bti_svg_at(s, "cx", to_x(f, c->x[i]));
+        bti_svg_at(s, "cy", to_y(f, c->y[i]));
+        bti_text_add(s, "/>\n");
     }
 }
 
-static void put_legend(sink *s, const bti_chart *c) {
+static void put_legend(bti_text *s, const bti_chart *c) {
     double x = LEFT;
     for (size_t i = 0; i < c->count; i++) {
         const bti_curve *v = &c->curves[i];
         if (v->count == 0) continue;
-        put(s, "<path class=\"%s key\" d=\"M%d,52 h24\"/>\n", looks[v->look], (int)x);
-        put_text(s, "legend", x + 31, 56, "start", v->name);
+        bti_text_add(s, "<path class=\"%s key\" d=\"M%d,52 h24\"/>\n", looks[v->look], (int)x);
+        bti_svg_text(s, "legend", x + 31, 56, "start", v->name);
         x += 31 + LETTER * (double)strlen(v->name) + 24;
     }
 }
 
 bt_status bti_chart_write(const bti_chart *c, const char *path) {
-    sink s = {.status = BT_OK};
+    bti_text s = {0};
+    char *picture = NULL;
     frame f = {fit_x(c), fit_y(c)};
-    put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" ", WIDTH, HEIGHT);
-    put(&s, "viewBox=\"0 0 %d %d\" role=\"img\">\n<title>%s</title>\n", WIDTH, HEIGHT, c->title);
-    put(&s,
-        "%s<clipPath id=\"frame\"><rect x=\"%d\" y=\"%d\" width=\"%d\" "
-        "height=\"%d\"/></clipPath>\n",
-        style, LEFT - 4, TOP - 4, RIGHT - LEFT + 8, BOTTOM - TOP + 8);
-    put(&s, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
-    put_text(&s, "title", LEFT, 30, "start", c->title);
-    put_text(&s, "note", RIGHT, 30, "end", c->note);
+    bti_text_add(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" ", WIDTH,
+                 HEIGHT);
+    bti_text_add(&s, "viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", WIDTH, HEIGHT);
+    bti_svg_escape(&s, c->title);
+    bti_text_add(&s,
+                 "</title>\n%s<clipPath id=\"frame\"><rect x=\"%d\" y=\"%d\" width=\"%d\" "
+                 "height=\"%d\"/></clipPath>\n",
+                 style, LEFT - 4, TOP - 4, RIGHT - LEFT + 8, BOTTOM - TOP + 8);
+    bti_text_add(&s, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
+    bti_svg_text(&s, "title", LEFT, 30, "start", c->title);
+    bti_svg_text(&s, "note", RIGHT, 30, "end", c->note);
     put_axes(&s, &f, c);
     for (size_t i = 0; i < c->count; i++) {
         if (c->curves[i].count == 0) continue;
@@ -327,8 +250,9 @@ bt_status bti_chart_write(const bti_chart *c, const char *path) {
         if (c->curves[i].count <= DOTS) put_dots(&s, &f, &c->curves[i]);
     }
     put_legend(&s, c);
-    put(&s, "</svg>\n");
-    if (s.status == BT_OK) s.status = bti_file_write(path, s.data, s.bytes);
-    bti_free(s.data);
-    return s.status;
+    bti_text_add(&s, "</svg>\n");
+    bt_status status = bti_text_take(&s, &picture);
+    if (status == BT_OK) status = bti_file_write(path, picture, strlen(picture));
+    bti_free(picture);
+    return status;
 }

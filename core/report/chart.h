@@ -21,7 +21,6 @@ typedef struct bti_curve {
     size_t count; /* 0: not drawn, not in the legend */
 } bti_curve;
 
-/* Texts are plain: `<` and `&` are not allowed in them. */
 typedef struct bti_chart {
     const char *title, *y_label;
     const char *note; /* at the right of the title; may be "" */
@@ -35,9 +34,5 @@ typedef struct bti_chart {
  */
 enum { BTI_CHART_POINTS = 2002 };
 bt_status bti_chart_write(const bti_chart *chart, const char *path);
-
-/* A number with so many decimals (0 .. 9) and commas between thousands, whatever the locale. */
-enum { BTI_NUMBER_BYTES = 48 };
-const char *bti_chart_number(char text[BTI_NUMBER_BYTES], double value, int decimals);
 
 #endif

@@ -7,6 +7,7 @@
 #include "core/report/advice.h"
 #include "core/report/memory_map.h"
 #include "core/report/plan_report.h"
+#include "core/report/svg.h"
 
 enum { MOST_ROWS = 100 };
 
@@ -92,7 +93,7 @@ static void put_row(bti_text *t, const bti_session *s, const row *r) {
     char bytes[32];
     bti_format_bytes(r->bytes, bytes);
     bti_text_add(t, "<tr data-i=\"%d\"><td>", r->id);
-    bti_map_escape(t, r->id ? x->name : q->name);
+    bti_svg_escape(t, r->id ? x->name : q->name);
     int32_t layer = r->id ? bti_map_layer(s->plan->step, r->id) : -1;
     if (layer >= 0) bti_text_add(t, ", layer %d", layer);
     bti_text_add(t, "</td><td>%s%s</td>",
@@ -115,7 +116,7 @@ static bt_status put_page(bti_text *t, const bti_session *s) {
     BT_TRY(collect(s, &r, &count));
     bti_text_add(t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     bti_text_add(t, "<meta name=\"color-scheme\" content=\"light dark\">\n<title>Memory map: ");
-    bti_map_escape(t, s->dev->info.name);
+    bti_svg_escape(t, s->dev->info.name);
     bti_text_add(t, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", page_style);
     bti_map_svg(t, s);
     bti_text_add(t, "<p id=\"detail\">Point at a tensor.</p>\n");

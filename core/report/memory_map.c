@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/report/chart.h"
 #include "core/report/map_style.h"
 #include "core/report/plan_report.h"
+#include "core/report/svg.h"
 
 /* The picture: the column of everything, and the panel of the dynamic region. */
 enum {
@@ -72,61 +72,6 @@ int bti_map_is_drawn(const bti_tensor *t) {
     return t->region == BTI_REGION_DYNAMIC && t->first >= 0 && t->bytes > 0;
 }
 
-/* ---- numbers and text --------------------------------------------------------------------------
- * Coordinates are printed as whole hundredths: a decimal point of printf would be the locale's. */
-
-static void at(bti_text *t, const char *name, double v) {
-    long n = lround(v * 100);
-    bti_text_add(t, " %s=\"%s%ld.%02ld\"", name, n < 0 ? "-" : "", labs(n) / 100, labs(n) % 100);
-}
-
-void bti_map_escape(bti_text *out, const char *text) {
-    for (; *text != 0; text++) switch (*text) {
-        case '<':
-            bti_text_add(out, "&lt;");
-            break;
-        case '>':
-            bti_text_add(out, "&gt;");
-            break;
-        case '&':
-            bti_text_add(out, "&amp;");
-            break;
-        case '"':
-            bti_text_add(out, "&quot;");
-            break;
-        default:
-            bti_text_add(out, "%c", *text);
-        }
-}
-
-static void label(bti_text *t, const char *class, double x, double y, const char *anchor,
-                  const char *text) {
-    bti_text_add(t, "<text class=\"%s\" text-anchor=\"%s\"", class, anchor);
-    at(t, "x", x);
-    at(t, "y", y);
-    bti_text_add(t, ">");
-    bti_map_escape(t, text);
-    bti_text_add(t, "</text>\n");
-}
-
-static void line(bti_text *t, const char *class, double x1, double y1, double x2, double y2) {
-    bti_text_add(t, "<line class=\"%s\"", class);
-    at(t, "x1", x1);
-    at(t, "y1", y1);
-    at(t, "x2", x2);
-    at(t, "y2", y2);
-    bti_text_add(t, "/>\n");
-}
-
-/* Opens a rectangle; the caller closes it. */
-static void box(bti_text *t, const char *class, double x, double y, double w, double h) {
-    bti_text_add(t, "<rect class=\"%s\"", class);
-    at(t, "x", x);
-    at(t, "y", y);
-    at(t, "width", w);
-    at(t, "height", h);
-}
-
 /* ---- axis of bytes -----------------------------------------------------------------------------
  */
 
@@ -150,9 +95,9 @@ static void ticks(bti_text *t, const bytes_axis *a, double from, double to) {
     for (int i = 0; i * step <= a->most / scale * (1 + 1e-9); i++) {
         char number[BTI_NUMBER_BYTES], text[64];
         double y = to_y(a, i * step * scale);
-        line(t, "grid", from, floor(y) + 0.5, to, floor(y) + 0.5);
-        snprintf(text, sizeof text, "%s %s", bti_chart_number(number, i * step, decimals), unit[u]);
-        label(t, "tick", from - 8, y + 4, "end", text);
+        bti_svg_line(t, "grid", from, floor(y) + 0.5, to, floor(y) + 0.5);
+        snprintf(text, sizeof text, "%s %s", bti_svg_number(number, i * step, decimals), unit[u]);
+        bti_svg_text(t, "tick", from - 8, y + 4, "end", text);
     }
 }
 
@@ -183,12 +128,12 @@ static void bands_of(const bti_run_plan *p, band out[BANDS]) {
 static void put_band(bti_text *t, const band *b, double low, double high) {
     char bytes[32], text[96];
     bti_format_bytes(b->bytes, bytes);
-    box(t, b->class, COLUMN_LEFT, high, COLUMN_RIGHT - COLUMN_LEFT, low - high);
+    bti_svg_box(t, b->class, COLUMN_LEFT, high, COLUMN_RIGHT - COLUMN_LEFT, low - high);
     bti_text_add(t, "><title>%s: %s</title></rect>\n", b->name, bytes);
     snprintf(text, sizeof text, "%s  %s", b->name, bytes);
     if (low - high < 15) return;
     bti_text_add(t, "<g class=\"on-%s\">", b->class);
-    label(t, "in", (COLUMN_LEFT + COLUMN_RIGHT) / 2.0, (low + high) / 2 + 4, "middle", text);
+    bti_svg_text(t, "in", (COLUMN_LEFT + COLUMN_RIGHT) / 2.0, (low + high) / 2 + 4, "middle", text);
     bti_text_add(t, "</g>\n");
 }
 
@@ -201,7 +146,7 @@ static void put_column(bti_text *t, const bti_session *s) {
     char bytes[32], text[64];
     if (p->budget == 0 || p->budget > 4 * p->total) a.most = (double)p->total * 1.25;
     bands_of(p, b);
-    label(t, "head", COLUMN_LEFT, TOP - 16, "start", "Everything, to scale");
+    bti_svg_text(t, "head", COLUMN_LEFT, TOP - 16, "start", "Everything, to scale");
     ticks(t, &a, COLUMN_LEFT, COLUMN_RIGHT);
     for (int i = 0; i < BANDS; i++) {
         double low = to_y(&a, (double)sum), high = to_y(&a, (double)(sum + b[i].bytes));
@@ -215,10 +160,10 @@ static void put_column(bti_text *t, const bti_session *s) {
     }
     if ((double)p->budget > a.most || p->budget == 0) return; /* far above: the title tells it */
     double y = to_y(&a, (double)p->budget);
-    line(t, "budget", COLUMN_LEFT - 4, y, COLUMN_RIGHT + 14, y);
+    bti_svg_line(t, "budget", COLUMN_LEFT - 4, y, COLUMN_RIGHT + 14, y);
     bti_format_bytes(p->budget, bytes);
     snprintf(text, sizeof text, "budget %s", bytes);
-    label(t, "over", COLUMN_RIGHT + 14, y - 5, "end", text);
+    bti_svg_text(t, "over", COLUMN_RIGHT + 14, y - 5, "end", text);
 }
 
 /* ---- the panel of the dynamic region -----------------------------------------------------------
@@ -239,15 +184,15 @@ static void put_tensor(bti_text *t, const bti_program *p, bti_tid id, const byte
     bti_format_bytes(x->bytes, bytes);
     snprintf(class, sizeof class, "%s%s%s", bti_map_kind_class[kind], of ? " again" : "",
              low - high < 2 ? " thin" : ""); /* a margin would hide it */
-    box(t, class, left, high, right - left, low - high);
+    bti_svg_box(t, class, left, high, right - left, low - high);
     bti_text_add(t, " data-i=\"%d\"><title>", id);
-    bti_map_escape(t, x->name);
+    bti_svg_escape(t, x->name);
     if (layer >= 0) bti_text_add(t, ", layer %d", layer);
     bti_text_add(t, "\n%s%s\n%lld x %lld %s: %s\nops %d to %d</title></rect>\n",
                  bti_map_kind_name[kind], of ? ", made again" : "", (long long)x->rows,
                  (long long)x->cols, bti_dtype_name(x->dtype), bytes, x->first, x->last);
     if (low - high < 14 || right - left < LETTER * (double)strlen(x->name) + 8) return;
-    label(t, "in on", left + 5, (low + high) / 2 + 4, "start", x->name);
+    bti_svg_text(t, "in on", left + 5, (low + high) / 2 + 4, "start", x->name);
 }
 
 /* Where encoder, decoder and output layer begin, forward and backward. */
@@ -293,10 +238,10 @@ static void put_phases(bti_text *t, const bti_program *p) {
     for (int i = 0; i < PHASES; i++) {
         double left = to_x(p, ph[i].from), right = to_x(p, ph[i].to);
         if (ph[i].to <= ph[i].from) continue;
-        line(t, "axis", left + 1, BOTTOM + 12, right - 1, BOTTOM + 12);
-        if (i > 0) line(t, "part", left, TOP, left, BOTTOM + 12);
+        bti_svg_line(t, "axis", left + 1, BOTTOM + 12, right - 1, BOTTOM + 12);
+        if (i > 0) bti_svg_line(t, "part", left, TOP, left, BOTTOM + 12);
         if (right - left >= LETTER * (double)strlen(ph[i].name))
-            label(t, "tick", (left + right) / 2, BOTTOM + 28, "middle", ph[i].name);
+            bti_svg_text(t, "tick", (left + right) / 2, BOTTOM + 28, "middle", ph[i].name);
     }
 }
 
@@ -307,9 +252,9 @@ static void put_panel(bti_text *t, const bti_session *s) {
     if (a.most <= 0) return;
     bti_format_bytes(s->plan->region[BTI_REGION_DYNAMIC], bytes);
     snprintf(text, sizeof text, "The dynamic region, %s, through one micro-batch of %s ops", bytes,
-             bti_chart_number(ops, p->ops, 0));
-    label(t, "head", PANEL_LEFT, TOP - 16, "start", text);
-    box(t, "panel", PANEL_LEFT, TOP, PANEL_RIGHT - PANEL_LEFT, BOTTOM - TOP);
+             bti_svg_number(ops, p->ops, 0));
+    bti_svg_text(t, "head", PANEL_LEFT, TOP - 16, "start", text);
+    bti_svg_box(t, "panel", PANEL_LEFT, TOP, PANEL_RIGHT - PANEL_LEFT, BOTTOM - TOP);
     bti_text_add(t, "/>\n");
     ticks(t, &a, PANEL_LEFT, PANEL_RIGHT);
     bti_text_add(t, "<g class=\"tensors\">\n");
@@ -319,9 +264,9 @@ static void put_panel(bti_text *t, const bti_session *s) {
     put_phases(t, p);
     double peak = to_x(p, s->plan->layout.peak_op + 0.5);
     bti_text_add(t, "<path class=\"peak\" d=\"M%ld %d l-5 -9 h10 Z\"/>\n", lround(peak), TOP - 1);
-    label(t, "tick", PANEL_RIGHT, BOTTOM + 56, "end", "triangle: where most is live");
-    label(t, "tick", PANEL_LEFT, BOTTOM + 56, "start",
-          "time: ops in order; pale: made again in backward");
+    bti_svg_text(t, "tick", PANEL_RIGHT, BOTTOM + 56, "end", "triangle: where most is live");
+    bti_svg_text(t, "tick", PANEL_LEFT, BOTTOM + 56, "start",
+                 "time: ops in order; pale: made again in backward");
 }
 
 /* ---- title and legend --------------------------------------------------------------------------
@@ -335,9 +280,9 @@ static void put_legend(bti_text *t, const bti_program *p) {
         if (bti_map_is_drawn(&p->tensor[i])) there[bti_map_kind_of(p, i)] = 1;
     for (int k = 0; k < BTI_MAP_KINDS; k++) {
         if (!there[k]) continue;
-        box(t, bti_map_kind_class[k], x, 92, 14, 14);
+        bti_svg_box(t, bti_map_kind_class[k], x, 92, 14, 14);
         bti_text_add(t, "/>\n");
-        label(t, "tick", x + 20, 103, "start", bti_map_kind_name[k]);
+        bti_svg_text(t, "tick", x + 20, 103, "start", bti_map_kind_name[k]);
         x += 20 + LETTER * (double)strlen(bti_map_kind_name[k]) + 22;
     }
 }
@@ -355,13 +300,13 @@ void bti_map_svg(bti_text *t, const bti_session *s) {
     bti_text_add(t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" ", WIDTH,
                  HEIGHT);
     bti_text_add(t, "viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", WIDTH, HEIGHT);
-    bti_map_escape(t, title);
+    bti_svg_escape(t, title);
     bti_text_add(t, "</title>\n<style>\n%s</style>\n", bti_map_style);
     bti_text_add(t, "<rect class=\"page\" width=\"%d\" height=\"%d\"/>\n", WIDTH, HEIGHT);
-    label(t, "title", MARGIN, 38, "start", title);
+    bti_svg_text(t, "title", MARGIN, 38, "start", title);
     snprintf(sub, sizeof sub, "%s, %s parameters", model,
-             bti_chart_number(number, (double)s->model->params.elements, 0));
-    label(t, "sub", MARGIN, 64, "start", sub);
+             bti_svg_number(number, (double)s->model->params.elements, 0));
+    bti_svg_text(t, "sub", MARGIN, 64, "start", sub);
     put_legend(t, p->step);
     put_column(t, s);
     put_panel(t, s);

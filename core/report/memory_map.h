@@ -32,8 +32,6 @@ int32_t bti_map_layer(const bti_program *p, bti_tid id);
 /* Has it a rectangle: bytes in the dynamic region, and an op that touches it? */
 int bti_map_is_drawn(const bti_tensor *t);
 
-/* Text in which `<`, `>`, `&` and quotes stand for themselves; for SVG and HTML. */
-void bti_map_escape(bti_text *out, const char *text);
 /* The <svg> element, style sheet inside. */
 void bti_map_svg(bti_text *out, const bti_session *s);
 

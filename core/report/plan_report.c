@@ -8,9 +8,9 @@
 #include "core/base/text.h"
 #include "core/model/head.h"
 #include "core/report/advice.h"
-#include "core/report/chart.h"
-#include "core/run/precision.h"
+#include "core/report/svg.h"
 #include "core/report/what_if.h"
+#include "core/run/precision.h"
 
 bt_status bt_plan_make(const bt_run *run, const bt_plan_options *o, bt_plan **out) {
     bti_session_options options = {.known_devices = 1};
@@ -43,7 +43,7 @@ int bt_plan_fits(const bt_plan *plan) { return plan->session->plan->fits; }
  */
 
 static const char *whole(char text[BTI_NUMBER_BYTES], int64_t n) {
-    return bti_chart_number(text, (double)n, 0);
+    return bti_svg_number(text, (double)n, 0);
 }
 
 void bti_describe_model(const bti_session *s, char *out, size_t bytes) {

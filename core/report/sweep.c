@@ -6,6 +6,7 @@
 #include "core/report/chart.h"
 #include "core/report/memory_map.h"
 #include "core/report/plan_report.h"
+#include "core/report/svg.h"
 #include "core/report/what_if.h"
 
 /* ---- largest batch -----------------------------------------------------------------------------
@@ -89,7 +90,7 @@ bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
         bti_text_add(&t, "no batch fits in one micro-batch of %s on %s\n", budget, device);
         return bti_text_take(&t, text);
     }
-    bti_text_add(&t, "%s %s: %s of %s on %s\n", bti_chart_number(number, (double)batch, 0),
+    bti_text_add(&t, "%s %s: %s of %s on %s\n", bti_svg_number(number, (double)batch, 0),
                  bti_session_unit(s), total, budget, device);
     bti_text_add(&t,
                  "in one micro-batch, %.3g seconds an update; %d of %d layers recomputed (%s)%s\n",
@@ -162,13 +163,13 @@ static bt_status draw(const bti_session *s, const point *p, int count, const cha
     }
     bti_text plain = {0};
     char *name;
-    bti_map_escape(&plain, s->dev->info.name);
+    bti_svg_escape(&plain, s->dev->info.name);
     BT_TRY(bti_text_take(&plain, &name));
     snprintf(title, sizeof title, "Seconds an update on %s", name);
     bti_free(name);
     bti_format_bytes(p[0].budget, least);
     snprintf(note, sizeof note, "least: %s, %s s", least,
-             bti_chart_number(number, p[0].needs.seconds, p[0].needs.seconds < 10 ? 3 : 1));
+             bti_svg_number(number, p[0].needs.seconds, p[0].needs.seconds < 10 ? 3 : 1));
     const bti_curve curve = {"predicted", BTI_CURVE_VALID, x, y, n};
     const bti_chart chart = {.title = title,
                              .y_label = "seconds an update",

@@ -7,8 +7,8 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/data/unknown.h"
-#include "core/model/head.h"
 #include "core/fit/plan_file.h"
+#include "core/model/head.h"
 #include "core/run/precision.h"
 #include "core/session/validation.h"
 

@@ -3,8 +3,8 @@
 #ifndef BANTAM_SESSION_SESSION_H
 #define BANTAM_SESSION_SESSION_H
 
-#include "core/fit/device.h"
 #include "core/engine/initial.h"
+#include "core/fit/device.h"
 #include "core/fit/rates.h"
 #include "core/session/workload.h"
 

@@ -3,8 +3,8 @@
 #define BANTAM_SESSION_VALIDATION_H
 
 #include "core/decode/decoder.h"
-#include "core/engine/examples.h"
 #include "core/decode/metrics.h"
+#include "core/engine/examples.h"
 
 /* Does this run validate: it has held-out text and an interval. */
 int bti_validates(const bti_run_config *cfg);

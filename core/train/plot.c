@@ -8,6 +8,7 @@
 
 #include "core/data/corpus.h"
 #include "core/report/chart.h"
+#include "core/report/svg.h"
 
 /* Fewer updates than this are drawn as they are. */
 enum { SMOOTH_FROM = 50 };
@@ -121,7 +122,7 @@ static bt_status draw_updates(const char *folder, const char *name, bti_chart ch
     bt_status status = smooth(raw, &smoothed);
     if (status != BT_OK) goto done;
     snprintf(means, sizeof means, "mean of %s updates",
-             bti_chart_number(number, (double)window_of(raw->count), 0));
+             bti_svg_number(number, (double)window_of(raw->count), 0));
     const series *main_curve = smoothed.count ? &smoothed : raw;
     const bti_curve curves[] = {
         {"each update", BTI_CURVE_RAW, raw->x, raw->y, smoothed.count ? raw->count : 0},
@@ -132,7 +133,7 @@ static bt_status draw_updates(const char *folder, const char *name, bti_chart ch
     note[0] = 0;
     if (main_curve->count > 0)
         snprintf(note, sizeof note, smoothed.count ? "last mean %s" : "last %s",
-                 bti_chart_number(number, main_curve->y[main_curve->count - 1], decimals));
+                 bti_svg_number(number, main_curve->y[main_curve->count - 1], decimals));
     chart.note = note;
     chart.curves = curves;
     chart.count = sizeof curves / sizeof curves[0];
@@ -155,8 +156,8 @@ static bt_status draw_bleu(const char *folder, const series *bleu) {
     size_t best = 0;
     for (size_t i = 1; i < bleu->count; i++)
         if (bleu->y[i] > bleu->y[best]) best = i;
-    snprintf(note, sizeof note, "best %s at update %s", bti_chart_number(value, bleu->y[best], 2),
-             bti_chart_number(update, bleu->x[best], 0));
+    snprintf(note, sizeof note, "best %s at update %s", bti_svg_number(value, bleu->y[best], 2),
+             bti_svg_number(update, bleu->x[best], 0));
     const bti_curve curve = {"validation", BTI_CURVE_VALID, bleu->x, bleu->y, bleu->count};
     const bti_chart chart = {"Validation BLEU", "BLEU (0 to 100)", note, 1, &curve, 1, NULL};
     return write_chart(folder, "bleu.svg", &chart);

@@ -10,16 +10,16 @@
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
-#include "core/report/advice.h"
 #include "core/engine/checkpoint.h"
-#include "core/train/log_json.h"
 #include "core/fit/plan_file.h"
-#include "core/train/plot.h"
+#include "core/report/advice.h"
 #include "core/run/precision.h"
-#include "core/train/resume.h"
 #include "core/run/schedule.h"
 #include "core/session/session.h"
 #include "core/session/validation.h"
+#include "core/train/log_json.h"
+#include "core/train/plot.h"
+#include "core/train/resume.h"
 
 /* A run whose gradients are not finite this many times in a row cannot be saved by more updates. */
 #define MAX_SKIPPED 20
