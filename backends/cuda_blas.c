@@ -338,17 +338,18 @@ static uint64_t bytes_of(const bt_view *v) {
 static bt_status warm_one(bt_dev *dev, const bt_call *asked) {
     bt_call call = *asked;
     const uint64_t scratch = bti_planning_cuda.ws_bytes(&dev->info, &call);
-    uint64_t bytes = 0;
-    for (int k = 0; k < 3; k++)
-        if (bytes_of(&call.t[k]) > bytes) bytes = bytes_of(&call.t[k]);
-    bytes = (bytes + 255) / 256 * 256;
+    const uint64_t a = bytes_of(&call.t[BT_GEMM_A]), b = bytes_of(&call.t[BT_GEMM_B]);
+    const uint64_t read = ((a > b ? a : b) + 255) / 256 * 256;
+    const uint64_t bytes = (read + bytes_of(&call.t[BT_GEMM_C]) + 255) / 256 * 256;
     bt_buf *buf = NULL;
     size_t room = 0, total = 0;
     bt_status status = btcu_check(dev, NULL, cudaMemGetInfo(&room, &total), "cudaMemGetInfo");
     if (status != BT_OK || bytes + scratch > room / 2) return status;
+    if (dev->info.max_alloc > 0 && bytes + scratch > dev->info.max_alloc) return BT_OK;
     status = dev->ops->alloc(dev, bytes + scratch, &buf);
     if (status != BT_OK) return status;
     for (int k = 0; k < 3; k++) call.t[k].buf = buf;
+    call.t[BT_GEMM_C].off = read;
     call.ws = (bt_view){buf, bytes, 1, (int64_t)scratch / 4, (int64_t)scratch / 4, BT_F32};
     status = dev->ops->fill(dev, NULL, buf, 0, bytes, 0);
     if (status == BT_OK) status = btcu_op_gemm(dev, NULL, &call);
@@ -357,7 +358,7 @@ static bt_status warm_one(bt_dev *dev, const bt_call *asked) {
     return status;
 }
 
-/* Each product once, so that the library has loaded its kernels and taken what it keeps. All
+/* Each product once, so that the library has loaded its kernels and taken what it keeps. Both
  * operands lie in the same memory: the results are nobody's. What does not fit is left out. */
 bt_status btcu_warm(bt_dev *dev, const bt_call *calls, size_t count) {
     bt_stream *s = NULL;
