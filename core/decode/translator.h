@@ -5,6 +5,7 @@
 #include "core/data/features.h"
 #include "core/decode/decoder.h"
 #include "core/decode/losses.h"
+#include "core/engine/checkpoint.h"
 
 struct bt_translator {
     bt_translate_options options;
@@ -30,6 +31,10 @@ struct bt_translator {
  * only with losses. */
 bt_status bti_translator_open(const char *model, const bt_translate_options *options,
                               int with_losses, bt_translator **out);
+/* The model's shape: the run file's, with what the checkpoint says of widths and outputs; opens the
+ * features' files that the options name, each checked against it. BT_EUSAGE for an option that
+ * names no feature of the model or one that is missing. */
+bt_status bti_translator_open_shape(bt_translator *t, const bti_checkpoint *c);
 /* BT_EUSAGE unless there is a source where the model reads text, and none where it reads none. */
 bt_status bti_translator_check_source(const bt_translator *t, const char *source);
 /* As many examples of each feature as `path` has `units`, BT_EINPUT with both counts. */

@@ -9,15 +9,14 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
 #include "core/engine/checkpoint.h"
-#include "core/fit/plan_file.h"
 #include "core/report/advice.h"
 #include "core/run/precision.h"
 #include "core/run/schedule.h"
 #include "core/session/session.h"
 #include "core/session/validation.h"
 #include "core/train/log_json.h"
+#include "core/train/output.h"
 #include "core/train/plot.h"
 #include "core/train/resume.h"
 
@@ -124,18 +123,6 @@ static bt_status save_model(trainer *t, const char *name) {
 
 /* ---- beginning ---------------------------------------------------------------------------------
  */
-
-/* A run that is there already is not written over: known before any text is read. */
-static bt_status check_output(const trainer *t) {
-    int64_t update;
-    if (t->options->resume) return BT_OK;
-    BT_TRY(bti_checkpoint_last(t->cfg->output, &update));
-    if (update < 0) return BT_OK;
-    return bti_fail(BT_EUSAGE,
-                    "%s holds checkpoints of a run, up to update %lld: use --resume to go on with "
-                    "it, or another output",
-                    t->cfg->output, (long long)update);
-}
 
 /* First values: the seed's, initial_model's where that has them. */
 static bt_status first_values(trainer *t) {
@@ -410,62 +397,12 @@ static bt_status open_engine(trainer *t) {
                                t->options->stop, &t->validation);
 }
 
-/* Tokenisers beside the model, so that the folder is all that translation needs. */
-static bt_status copy_into(const char *folder, const char *name, const char *file) {
-    char *path = bti_path_join(folder, name);
+/* The folder and what stands in it from the beginning, and its log, cut after what is done. */
+static bt_status open_output(trainer *t) {
+    BT_TRY(bti_output_write(t->s, t->run_text));
+    char *path = bti_path_join(t->cfg->output, "log.jsonl");
     if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_file_copy(file, path);
-    bti_free(path);
-    return status;
-}
-
-static bt_status copy_tokenizers(const trainer *t) {
-    static const char *const name[] = {"source.tokenizer", "target.tokenizer"};
-    static const char *const words[] = {"source.words", "target.words"};
-    for (int side = 0; side < 2; side++) {
-        const bti_tokenizer_config *c = &t->cfg->tokenizer[side];
-        const bti_tokenizer *mine = t->s->tokenizer[side];
-        if (mine == NULL || (side == 1 && mine == t->s->tokenizer[0])) continue;
-        BT_TRY(copy_into(t->cfg->output, name[side], c->model));
-        if (c->kind == BTI_TOKENIZER_SPACY)
-            BT_TRY(copy_into(t->cfg->output, words[side], c->vocabulary));
-    }
-    return BT_OK;
-}
-
-/* The names of classes or labels, one a line in order of their numbers. */
-static bt_status write_labels(const trainer *t) {
-    const bti_labels *l = t->s->train.inputs.labels;
-    bti_text text = {0};
-    char *names;
-    if (l == NULL || bti_labels_classes(l) == 0) return BT_OK;
-    for (int32_t k = 0; k < bti_labels_classes(l); k++)
-        bti_text_add(&text, "%s\n", bti_labels_class_name(l, k));
-    BT_TRY(bti_text_take(&text, &names));
-    char *path = bti_path_join(t->cfg->output, "labels.txt");
-    bt_status status = path == NULL ? BT_ENOMEM : bti_file_write(path, names, strlen(names));
-    bti_free(path);
-    bti_free(names);
-    return status;
-}
-
-static bt_status write_output(trainer *t) {
-    BT_TRY(copy_tokenizers(t));
-    BT_TRY(write_labels(t));
-    char *path = bti_path_join(t->cfg->output, "plan.json");
-    if (path == NULL) return BT_ENOMEM;
-    const char *precision = bti_precision_name(t->cfg->training.precision);
-    bt_status status = bti_plan_file_write(path, t->s->dev->info.name, precision, t->s->plan);
-    bti_free(path);
-    BT_TRY(status);
-    path = bti_path_join(t->cfg->output, "run.yaml");
-    if (path == NULL) return BT_ENOMEM;
-    status = bti_file_write(path, t->run_text, strlen(t->run_text));
-    bti_free(path);
-    BT_TRY(status);
-    path = bti_path_join(t->cfg->output, "log.jsonl");
-    if (path == NULL) return BT_ENOMEM;
-    status = bti_log_json_open(path, t->done, &t->log);
+    bt_status status = bti_log_json_open(path, t->done, &t->log);
     bti_free(path);
     return status;
 }
@@ -508,7 +445,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .resume = options->resume,
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
-    if (status == BT_OK) status = check_output(&t);
+    if (status == BT_OK && !options->resume) status = bti_output_check(t.cfg->output);
     char *kept =
         options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
     so.kept = kept;
@@ -519,8 +456,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     if (status == BT_OK) status = begin(&t);
-    if (status == BT_OK) status = bti_dir_make(t.cfg->output);
-    if (status == BT_OK) status = write_output(&t);
+    if (status == BT_OK) status = open_output(&t);
     if (status == BT_OK) say_plan(&t);
     const int runs = status == BT_OK;
     if (runs) status = run(&t);
