@@ -14,17 +14,25 @@ static void add_device(bti_device_list *l, const char *text, size_t bytes) {
         snprintf(l->spec[l->count++], sizeof l->spec[0], "%.*s", (int)bytes, text);
 }
 
+/* Keeps why a backend or a device cannot be taken. */
+static void pass_over(bti_device_list *l, const char *text) {
+    size_t n = strlen(l->why);
+    snprintf(l->last, sizeof l->last, "%s", text);
+    snprintf(l->why + n, sizeof l->why - n, "; %s", text);
+}
+
 /* All devices of all backends but those for tests. */
 static void list_all(bti_device_list *l) {
     for (const char *const *name = bti_backend_names(); *name != NULL; name++) {
         const bt_driver *driver;
         int count = 0;
-        char reason[256] = "", spec[64];
+        char reason[256] = "", spec[64], text[320];
         if (bti_backend_for_tests(*name)) continue;
         if (bti_backend_driver(*name, &driver) != BT_OK) {
-            snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+            pass_over(l, bt_last_error());
         } else if (driver->probe(bti_host(), &count, reason, sizeof reason) != BT_OK || count < 1) {
-            snprintf(l->last, sizeof l->last, "%s: %s", *name, reason);
+            snprintf(text, sizeof text, "%s: %s", *name, reason);
+            pass_over(l, text);
             count = 0;
         }
         for (int i = 0; i < count; i++)
@@ -36,6 +44,7 @@ void bti_device_list_make(const char *device, bti_device_list *l) {
     l->count = 0;
     l->named = 0;
     l->automatic = 0;
+    l->why[0] = 0;
     snprintf(l->last, sizeof l->last, "there is no backend");
     if (device == NULL || strcmp(device, "auto") == 0) {
         l->automatic = 1;
@@ -57,8 +66,11 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
         if (known != NULL) *known = row != NULL ? row->name : NULL;
         bt_status status =
             row ? bti_device_open_known(row, out) : bti_device_open(spec, &options, out);
+        if (status == BT_OK && l->automatic)
+            bti_log(BT_LOG_INFO, "auto takes %s%s", spec,
+                    l->why[0] ? l->why : ", the first device there is");
         if (status == BT_OK || l->named) return status;
-        snprintf(l->last, sizeof l->last, "%s", bt_last_error());
+        pass_over(l, bt_last_error());
         if (l->automatic && status == BT_EUSAGE) continue; /* it is not for this */
         bti_log(BT_LOG_WARN, "%s cannot be used: %s", spec, l->last);
     }

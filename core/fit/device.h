@@ -13,6 +13,7 @@ typedef struct bti_device_list {
     int named;      /* by the user, and only one: then its failure is the answer */
     int automatic;  /* nobody named one: a device may refuse to be taken so, which is no fault */
     char last[512]; /* why the last one cannot be used */
+    char why[1024]; /* automatic: why each that would have been preferred is not taken */
 } bti_device_list;
 
 /* "auto" (NULL): all devices of all backends but those for tests, in the backends' order of
