@@ -327,9 +327,9 @@ START_TEST(trace_loses_the_device) {
     float result[4];
     kit_ok(bti_device_open("trace:ref", NULL, &dev));
     *bti_trace_options(dev) = (bt_trace_options){.fail_at = 4, .lost = 1};
-    kit_fails(bti_settle(dev, scenario(dev, result)), BT_EDEVICE, "axpby");
+    kit_fails(bti_settle(dev, NULL, scenario(dev, result)), BT_EDEVICE, "axpby");
     kit_fails(scenario(dev, result), BT_EDEVICE, "lost");
-    kit_fails(bti_settle(dev, BT_OK), BT_EDEVICE, "sync");
+    kit_fails(bti_settle(dev, NULL, BT_OK), BT_EDEVICE, "sync");
     bti_device_close(dev);
 }
 END_TEST

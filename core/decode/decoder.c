@@ -348,7 +348,7 @@ bt_status bti_decoder_run(bti_decoder *d, const bti_source *const *source, int64
         bti_beam_live live = bti_beam_get_live(d->beam);
         if (live.count == 0) break;
         if (d->cfg.stop != NULL && *d->cfg.stop) return bti_fail(BT_ESTOPPED, "stopped on request");
-        BT_TRY(bti_settle(d->arena->dev, enqueue_step(d, &live, &shape, cache_row)));
+        BT_TRY(bti_settle(d->arena->dev, NULL, enqueue_step(d, &live, &shape, cache_row)));
         cache_row += live.count;
         BT_TRY(bti_beam_advance(d->beam, d->value, d->id));
     }

@@ -167,7 +167,7 @@ static bt_status run_batch(bti_losses *l, const bti_sentence *sentence, int64_t 
                            bti_loss_sum *sum) {
     int64_t rows = 0, values = n * l->model->cfg.outputs;
     bt_dtype acc = bti_dtype_acc(l->model->params.dtype);
-    BT_TRY(bti_settle(l->arena->dev, enqueue_batch(l, sentence, n, outputs != NULL, &rows)));
+    BT_TRY(bti_settle(l->arena->dev, NULL, enqueue_batch(l, sentence, n, outputs != NULL, &rows)));
     for (int64_t r = 0; r < rows; r++) {
         sum->loss += bti_load(l->loss, acc, 2 * r);
         sum->nll += bti_load(l->loss, acc, 2 * r + 1);

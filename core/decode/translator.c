@@ -124,7 +124,7 @@ static bt_status plan(bt_translator *t) {
 static bt_status upload(bt_translator *t, bti_region region, uint64_t address, const void *data,
                         uint64_t bytes) {
     bt_view v = bti_arena_at(&t->arena, region, address);
-    return bti_settle(t->dev, t->dev->ops->upload(t->dev, NULL, v.buf, v.off, data, bytes));
+    return bti_settle(t->dev, NULL, t->dev->ops->upload(t->dev, NULL, v.buf, v.off, data, bytes));
 }
 
 static bt_status load(bt_translator *t, const bti_checkpoint *c) {

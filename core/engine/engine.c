@@ -51,8 +51,10 @@ static bt_status take_host(bti_engine *e) {
     if (e->counts == NULL || e->sort == NULL) return BT_ENOMEM;
     for (int i = 0; i < 2; i++) {
         BT_TRY(ops->host_alloc(e->dev, plan->places.staging.bytes, &e->host_slot[i]));
-        BT_TRY(ops->event_new(e->dev, &e->slot_event[i]));
+        BT_TRY(ops->event_new(e->dev, &e->came[i]));
+        BT_TRY(ops->event_new(e->dev, &e->ran[i]));
     }
+    BT_TRY(ops->stream_new(e->dev, &e->copies));
     BT_TRY(ops->host_alloc(e->dev, loss_bytes, &e->host_loss));
     if (plan->losses != NULL && !bti_has_decoder(&e->model->cfg))
         BT_TRY(ops->host_alloc(e->dev,
@@ -79,7 +81,7 @@ static bt_status write_positions(bti_engine *e) {
     bti_model_sinusoids(e->model, at->position_rows, table);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, at->positions);
     bt_status status = e->dev->ops->upload(e->dev, NULL, v.buf, v.off, table, bytes);
-    status = bti_settle(e->dev, status);
+    status = bti_settle(e->dev, NULL, status);
     bti_free(table);
     return status;
 }
@@ -92,7 +94,7 @@ bt_status bti_engine_set_scale(bti_engine *e, double loss_scale, double good) {
     e->good = good;
     for (int i = 0; i < 2; i++) bti_store(e->host_scalars, acc, i, value[i]);
     bt_view v = bti_arena_at(&e->arena, BTI_REGION_CONSTANT, e->plan->places.scalars);
-    return bti_settle(e->dev,
+    return bti_settle(e->dev, NULL,
                       e->dev->ops->upload(e->dev, NULL, v.buf,
                                           v.off + BT_SCALAR_LOSS_SCALE * bti_dtype_size(acc),
                                           e->host_scalars, 2 * bti_dtype_size(acc)));
@@ -137,15 +139,23 @@ bt_status bti_engine_new(bt_dev *dev, const bti_model *model, const bti_run_plan
     return BT_OK;
 }
 
+/* After a failure streams may still hold copies of host memory that the next update writes. */
+static bt_status settle(bti_engine *e, bt_status status) {
+    if (e->copies != NULL) status = bti_settle(e->dev, e->copies, status);
+    return bti_settle(e->dev, NULL, status);
+}
+
 void bti_engine_free(bti_engine *e) {
     if (e == NULL) return;
-    bti_settle(e->dev, BT_OK);
+    settle(e, BT_OK);
     bti_host_moments_free(e->host_moments);
     for (int i = 0; i < 2; i++) {
         e->dev->ops->host_free(e->dev, e->host_slot[i]);
         e->dev->ops->host_free(e->dev, e->index[i]);
-        e->dev->ops->event_free(e->dev, e->slot_event[i]);
+        e->dev->ops->event_free(e->dev, e->came[i]);
+        e->dev->ops->event_free(e->dev, e->ran[i]);
     }
+    if (e->copies != NULL) e->dev->ops->stream_free(e->dev, e->copies);
     e->dev->ops->host_free(e->dev, e->host_loss);
     e->dev->ops->host_free(e->dev, e->host_outputs);
     e->dev->ops->host_free(e->dev, e->host_scalars);
@@ -171,6 +181,18 @@ typedef struct portion {
     int64_t loss_row; /* where its losses go in the host's */
 } portion;
 
+/* Brings a filled slot to the device, where the program that last read it has run, and lets what
+ * comes next on the device's own stream wait for it. */
+static bt_status bring(bti_engine *e, int slot) {
+    const bt_dev_ops *ops = e->dev->ops;
+    uint64_t bytes = e->plan->places.staging.bytes;
+    bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, (uint64_t)slot * bytes);
+    if (e->slot_used[slot]) BT_TRY(ops->event_wait(e->dev, e->copies, e->ran[slot]));
+    BT_TRY(ops->upload(e->dev, e->copies, v.buf, v.off, e->host_slot[slot], bytes));
+    BT_TRY(ops->event_record(e->dev, e->copies, e->came[slot]));
+    return ops->event_wait(e->dev, NULL, e->came[slot]);
+}
+
 /* Stages and runs one micro-batch; gives its target rows. */
 static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     const bti_run_plan *plan = e->plan;
@@ -178,7 +200,7 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
     int slot = (int)(m->index % 2), training = m->update > 0;
     bti_program *p = training ? e->step : e->losses;
     uint64_t slot_at = (uint64_t)slot * plan->places.staging.bytes;
-    if (e->slot_used[slot]) BT_TRY(ops->event_sync(e->dev, e->slot_event[slot]));
+    if (e->slot_used[slot]) BT_TRY(ops->event_sync(e->dev, e->came[slot]));
     bti_step step = {.model = e->model,
                      .places = &plan->places,
                      .choices = plan->choices,
@@ -194,13 +216,12 @@ static bt_status micro_batch(bti_engine *e, const portion *m, int64_t *rows) {
         if (training && is_compact(e, side))
             bti_stage_compact(e->model, &plan->places.staging, e->host_slot[slot], side,
                               step.shape.distinct[side], e->index[side]);
-    bt_view v = bti_arena_at(&e->arena, BTI_REGION_STAGING, slot_at);
-    BT_TRY(ops->upload(e->dev, NULL, v.buf, v.off, e->host_slot[slot], plan->places.staging.bytes));
+    BT_TRY(bring(e, slot));
     bti_train_program program;
     BT_TRY(bti_model_emit_step(p, &step, &program));
     BT_TRY(bti_layout_take(p, training ? plan->step : plan->losses));
     BT_TRY(bti_program_run(p, &e->arena, slot_at, 0, p->ops, &e->settings.hooks));
-    BT_TRY(ops->event_record(e->dev, NULL, e->slot_event[slot]));
+    BT_TRY(ops->event_record(e->dev, NULL, e->ran[slot]));
     e->slot_used[slot] = 1;
     if (program.outputs != 0) {
         bt_view y = bti_arena_view(&e->arena, p, bti_all(p, program.outputs), slot_at);
@@ -335,11 +356,10 @@ static bt_status run_update(bti_engine *e, const bti_sentence *sentence, int64_t
     return BT_OK;
 }
 
-/* After a failure copies may wait in the stream that read staging, which the next update writes. */
 bt_status bti_engine_update(bti_engine *e, const bti_sentence *sentence, int64_t n, int64_t update,
                             double lr, bti_update_result *out) {
     bt_status status = run_update(e, sentence, n, update, lr, out);
-    return status == BT_OK ? BT_OK : bti_settle(e->dev, status);
+    return status == BT_OK ? BT_OK : settle(e, status);
 }
 
 static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
@@ -368,5 +388,5 @@ static bt_status run_losses(bti_engine *e, const bti_sentence *sentence, int64_t
 bt_status bti_engine_losses(bti_engine *e, const bti_sentence *sentence, int64_t n, float *outputs,
                             bti_loss_sum *out) {
     bt_status status = run_losses(e, sentence, n, outputs, out);
-    return status == BT_OK ? BT_OK : bti_settle(e->dev, status);
+    return status == BT_OK ? BT_OK : settle(e, status);
 }

@@ -56,8 +56,11 @@ typedef struct bti_engine {
     bti_program *step, *update;     /* emitted again for each micro-batch; places of the plan */
     bti_program *losses;            /* of validation, where the plan has it */
     bti_host_moments *host_moments; /* NULL: they are on the device */
-    void *host_slot[2];             /* staging on the host */
-    bt_event *slot_event[2];
+    /* Staging: micro-batches take the two slots in turn, on the host and on the device. A stream of
+     * its own brings the next one's tables and features while the program of the one before runs. */
+    void *host_slot[2];
+    bt_stream *copies;
+    bt_event *came[2], *ran[2]; /* the slot has come; what reads it has run */
     int slot_used[2];
     void *host_loss;    /* losses of one update, 2 a target row, acc type */
     void *host_outputs; /* of a micro-batch, where validation wants them; else NULL */

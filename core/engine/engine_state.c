@@ -24,7 +24,7 @@ static place place_at(const bti_engine *e, bti_region region, uint64_t address) 
 
 static bt_status get(bti_engine *e, place p, void *to, uint64_t bytes) {
     if (p.host == NULL)
-        return bti_settle(e->dev,
+        return bti_settle(e->dev, NULL,
                           e->dev->ops->download(e->dev, NULL, to, p.view.buf, p.view.off, bytes));
     memcpy(to, p.host, bytes);
     return BT_OK;
@@ -32,7 +32,7 @@ static bt_status get(bti_engine *e, place p, void *to, uint64_t bytes) {
 
 static bt_status put(bti_engine *e, place p, const void *from, uint64_t bytes) {
     if (p.host == NULL)
-        return bti_settle(e->dev,
+        return bti_settle(e->dev, NULL,
                           e->dev->ops->upload(e->dev, NULL, p.view.buf, p.view.off, from, bytes));
     memcpy(p.host, from, bytes);
     return BT_OK;

@@ -78,7 +78,7 @@ static double seconds(bench *b, bt_call *call, int times) {
             b->status = bti_fail(BT_EDEVICE, "the device is too slow to measure");
         for (int k = 0; k < times && b->status == BT_OK; k++)
             b->status = bti_op_run(b->dev, NULL, call);
-        b->status = bti_settle(b->dev, b->status);
+        b->status = bti_settle(b->dev, NULL, b->status);
         double s = now() - start, own = clock_now(CLOCK_PROCESS_CPUTIME_ID) - begun;
         spent += s;
         if (b->dev->info.host_memory && own < s) s = own;
@@ -219,7 +219,7 @@ static void measure_copies(bench *b, bti_rates *r) {
         double start = now();
         b->status = ops->upload(b->dev, NULL, b->buf, 0, host, 8 * MIB);
         if (b->status == BT_OK) b->status = ops->download(b->dev, NULL, host, b->buf, 0, 8 * MIB);
-        b->status = bti_settle(b->dev, b->status);
+        b->status = bti_settle(b->dev, NULL, b->status);
         if (now() - start < best) best = now() - start;
     }
     ops->host_free(b->dev, host);
@@ -243,7 +243,7 @@ bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out
     measure_loss(&b, &r);
     measure_state(&b, &r);
     measure_copies(&b, &r);
-    b.status = bti_settle(dev, b.status);
+    b.status = bti_settle(dev, NULL, b.status);
     dev->ops->free(dev, b.buf);
     for (int i = 0; i < BTI_COST_KINDS && b.status == BT_OK; i++)
         if (!(r.seconds[i] >= 0 && r.seconds[i] < 1))

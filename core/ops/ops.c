@@ -473,10 +473,10 @@ bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call) {
                     bti_op_info(call->op)->name);
 }
 
-bt_status bti_settle(bt_dev *dev, bt_status status) {
+bt_status bti_settle(bt_dev *dev, bt_stream *stream, bt_status status) {
     char first[1024] = "";
     if (status != BT_OK) snprintf(first, sizeof first, "%s", bt_last_error());
-    bt_status waited = dev->ops->sync(dev, NULL);
+    bt_status waited = dev->ops->sync(dev, stream);
     if (status == BT_OK) return waited;
     if (waited == BT_OK) return status;
     return bti_fail(status, "%s", first); /* the cause, not that the wait fails too */

@@ -62,10 +62,10 @@ uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info, c
 /* Checks (in debug builds and tests: every call; otherwise what is cheap), counts and enqueues. */
 bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
 
-/* Waits for the device's own stream, so that host memory which copies were given is the caller's
- * again: also when one of them, or an op between them, failed. `status` with its text, or else the
- * wait's. */
-bt_status bti_settle(bt_dev *dev, bt_status status);
+/* Waits for a stream (NULL: the device's own), so that host memory which copies were given is the
+ * caller's again: also when one of them, or an op between them, failed. `status` with its text, or
+ * else the wait's. */
+bt_status bti_settle(bt_dev *dev, bt_stream *stream, bt_status status);
 
 /* Calls made of each op in this process, composed parts not counted. */
 uint64_t bti_op_count(bt_op op);
