@@ -57,7 +57,8 @@ typedef struct bti_engine {
     bti_program *losses;            /* of validation, where the plan has it */
     bti_host_moments *host_moments; /* NULL: they are on the device */
     /* Staging: micro-batches take the two slots in turn, on the host and on the device. A stream of
-     * its own brings the next one's tables and features while the program of the one before runs. */
+     * its own brings the next one's tables and features while the program of the one before runs.
+     */
     void *host_slot[2];
     bt_stream *copies;
     bt_event *came[2], *ran[2]; /* the slot has come; what reads it has run */
