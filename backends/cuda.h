@@ -31,6 +31,7 @@ typedef struct btcu_dev {
     cudaEvent_t between; /* orders the own stream after others, and they after it */
     btcu_blas *blas;
     uint64_t used; /* bytes of all buffers */
+    uint64_t held; /* taken beside them when the device was opened or last warmed */
 } btcu_dev;
 
 static inline btcu_dev *btcu_self(bt_dev *dev) { return (btcu_dev *)(void *)dev; }
@@ -73,6 +74,8 @@ int btcu_end(int code);
 
 void btcu_close(bt_dev *dev);
 bt_status btcu_query(bt_dev *dev, bt_dev_info *info);
+/* Takes what is held now for what libraries keep. */
+bt_status btcu_note_held(bt_dev *dev);
 
 /* ---- cuda_ops.c --------------------------------------------------------------------------------
  */

@@ -364,5 +364,5 @@ bt_status btcu_warm(bt_dev *dev, const bt_call *calls, size_t count) {
     bt_stream *s = NULL;
     bt_status status = btcu_enter(dev, &s);
     for (size_t i = 0; i < count && status == BT_OK; i++) status = warm_one(dev, &calls[i]);
-    return status;
+    return status == BT_OK ? btcu_note_held(dev) : status;
 }

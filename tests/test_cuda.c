@@ -63,10 +63,20 @@ static void runs_without(const char *environment, const char *reason) {
     check_has(p.err, reason);
     p = bantam_how(how, "train", small_run_new(40).yaml, "--updates", "1");
     check_status(p, 0);
+    check_has(p.err, "auto takes cpu:0");
+    check_has(p.err, reason);
     p = bantam_how(how, "train", small_run_new(40).yaml, "--updates", "1", "--device", "cpu");
     check_status(p, 0);
     check_lacks(p.err, reason);
 }
+
+/* A card that can be used is what a run takes by itself. */
+START_TEST(chosen_first) {
+    program p = bantam("train", small_run_new(40).yaml, "--updates", "1");
+    check_status(p, 0);
+    check_has(p.err, "auto takes cuda:0");
+}
+END_TEST
 
 START_TEST(no_device) {
     const char *reason = reason_with("CUSIM_DEVICES=0");
@@ -120,6 +130,25 @@ START_TEST(several_heaps) {
     const program_how how = {.environment = "BANTAM_CUDA_MAX_ALLOC=98304"};
     check_status(bantam_how(how, "train", heaps.yaml, "--device", "cuda", "--updates", "3"), 0);
     losses_agree(heaps.out, whole.out);
+}
+END_TEST
+
+/* A driver that refuses what is free in one piece: the same, and it is told. */
+START_TEST(refused_in_one_piece) {
+    static const char *const wide = "model.d_model=512";
+    small_run whole = small_run_new(40), heaps = small_run_new(40);
+    check_status(bantam("train", whole.yaml, "--device", "cuda", "--updates", "3", "--set", wide),
+                 0);
+    const program_how how = {.environment = "CUSIM_MAX_ALLOC=6m"};
+    program p =
+        bantam_how(how, "train", heaps.yaml, "--device", "cuda", "--updates", "3", "--set", wide);
+    check_status(p, 0);
+    check_has(p.err, "in one piece: planned again for pieces of");
+    losses_agree(heaps.out, whole.out);
+    const program_how none = {.environment = "CUSIM_MAX_ALLOC=10000"};
+    p = bantam_how(none, "train", small_run_new(40).yaml, "--device", "cuda");
+    ck_assert_int_eq(p.status, 1);
+    check_has(p.err, "BANTAM_CUDA_MAX_ALLOC");
 }
 END_TEST
 
@@ -409,6 +438,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, no_code_for_the_card);
     tcase_add_test(tc, memory_of_others);
     tcase_add_test(tc, several_heaps);
+    tcase_add_test(tc, refused_in_one_piece);
+    tcase_add_test(tc, chosen_first);
     tcase_add_test(tc, a_whole_run);
     tcase_add_loop_test(tc, half_precision, 0, 2);
     tcase_add_test(tc, warm_updates_take_nothing);

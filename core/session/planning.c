@@ -113,6 +113,37 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
                             &s->plan);
 }
 
+/* Smaller ones would be many, and no driver refuses them. */
+#define LEAST_HEAP (1u << 16)
+
+int bti_session_halve_heaps(bti_session *s, const bti_session_options *options) {
+    bt_dev_info *info = &s->dev->info, now = *info;
+    const uint64_t before = info->max_alloc, bytes = s->plan->total - s->budget.runtime;
+    char text[1024], one[32], half[32];
+    snprintf(text, sizeof text, "%s", bt_last_error());
+    const uint64_t most = before > 0 && before < bytes ? before : bytes;
+    int helps = !info->host_memory && most / 2 >= LEAST_HEAP &&
+                s->dev->ops->query(s->dev, &now) == BT_OK && now.free_bytes >= bytes;
+    if (helps) {
+        bti_run_plan *old = s->plan;
+        s->plan = NULL;
+        info->max_alloc = most / 2 / info->alignment * info->alignment;
+        helps = make_plan(s, options) == BT_OK && s->plan->fits;
+        bti_format_bytes(most, one);
+        bti_format_bytes(info->max_alloc, half);
+        if (helps)
+            bti_log(BT_LOG_WARN, "%s refuses %s in one piece: planned again for pieces of %s",
+                    info->name, one, half);
+        bti_run_plan_free(helps ? old : s->plan);
+        if (!helps) {
+            s->plan = old;
+            info->max_alloc = before;
+        }
+    }
+    if (!helps) (void)bti_fail(BT_ENOMEM, "%s", text);
+    return helps;
+}
+
 bt_status bti_session_next_device(const bti_session *s, bti_device_list *l, int *at, int threads,
                                   const char **known, bt_dev **out) {
     for (;;) {

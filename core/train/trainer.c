@@ -64,11 +64,20 @@ static uint64_t resident_bytes(void) {
     return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Most bytes in use after any update so far: an update takes nothing that it gives back. */
+/* Arena and what the driver says that this process holds beside it. */
+static uint64_t device_bytes(const trainer *t) {
+    bt_dev *dev = t->s->dev;
+    bt_dev_info info = dev->info;
+    if (dev->ops->query(dev, &info) != BT_OK) return 0; /* the next update tells */
+    return t->engine->arena.total + info.runtime_bytes;
+}
+
+/* Most bytes in use after any update so far: an update takes nothing that it gives back. A driver,
+ * which takes its time to answer, is asked in the first updates and seldom after. */
 static uint64_t peak_bytes(trainer *t) {
-    const bt_dev_info *info = &t->s->dev->info;
-    uint64_t bytes = info->host_memory ? resident_bytes() : 0;
-    if (bytes == 0) bytes = t->engine->arena.total + info->runtime_bytes;
+    int asks = t->done <= 3 || t->done % 16 == 0;
+    uint64_t bytes = t->s->dev->info.host_memory ? resident_bytes() : 0;
+    if (bytes == 0 && (asks || t->peak == 0)) bytes = device_bytes(t);
     if (bytes > t->peak) t->peak = bytes;
     return t->peak;
 }
@@ -373,7 +382,7 @@ static bt_status with_what_is_safe(const trainer *t, bt_status status) {
 /* ---- the whole ---------------------------------------------------------------------------------
  */
 
-static bt_status open_engine(trainer *t) {
+static bt_status open_engine(trainer *t, const bti_session_options *options) {
     bti_session *s = t->s;
     const bti_run_config *c = t->cfg;
     bti_engine_settings settings = {
@@ -390,8 +399,12 @@ static bt_status open_engine(trainer *t) {
     BT_TRY(bti_session_check(s));
     t->sentence = bti_alloc((size_t)s->workload.max_sentences, sizeof *t->sentence);
     if (t->sentence == NULL) return BT_ENOMEM;
-    BT_TRY(bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
-                          s->workload.max_rows[1], &settings, &t->engine));
+    bt_status status;
+    do {
+        status = bti_engine_new(s->dev, s->model, s->plan, s->workload.max_sentences,
+                                s->workload.max_rows[1], &settings, &t->engine);
+    } while (status == BT_ENOMEM && bti_session_halve_heaps(s, options));
+    BT_TRY(status);
     if (s->held_out.count == 0) return BT_OK;
     return bti_validation_open(c, &s->held_out, s->tokenizer[1], t->engine, s->decode_batch,
                                t->options->stop, &t->validation);
@@ -450,9 +463,8 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
         options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
     so.kept = kept;
     if (status == BT_OK) status = bti_session_open(t.cfg, &so, &t.s);
-    bti_free(kept);
     if (status == BT_OK) status = bti_examples_describe(&t.s->train, &t.data_text);
-    if (status == BT_OK) status = open_engine(&t);
+    if (status == BT_OK) status = open_engine(&t, &so);
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     if (status == BT_OK) status = begin(&t);
@@ -466,6 +478,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_engine_free(t.engine);
     bti_session_close(t.s);
     bti_free(t.sentence);
+    bti_free(kept);
     bti_free(t.data_text);
     bti_free(t.run_text);
     return runs ? with_what_is_safe(&t, status) : status;
