@@ -20,7 +20,7 @@ static btcu_drop drop_of(const bt_drop *drop) {
                        .on = drop->p > 0};
 }
 
-/* Column sums in the call's scratch, `at` floats from its start, added up into `out`. Without rows
+/* Column sums of chunks of rows, `part` in the call's scratch, added up into `out`. Without rows
  * there is no scratch. */
 static bt_status add_columns(bt_dev *dev, bt_stream *s, const float *part, int64_t rows,
                              const bt_view *out, double beta) {

@@ -116,7 +116,6 @@ static bt_status scan(trace_dev *t, bt_stream *s, const bt_call *call) {
     return BT_OK;
 }
 
-/* The one slot function. */
 /* Name, shape, leading dimension, type and offset of each operand that is there. */
 static void dump_call(const trace_dev *t, const bt_call *call) {
     char line[1024];
@@ -133,6 +132,7 @@ static void dump_call(const trace_dev *t, const bt_call *call) {
     t->options.dump(t->options.user, line);
 }
 
+/* The one slot function. */
 static bt_status trace_op(bt_dev *dev, bt_stream *s, const bt_call *call) {
     trace_dev *t = self(dev);
     bt_trace_row *row = &t->rows[call->op];

@@ -46,7 +46,7 @@ void cf_begin(cf_call *c, bt_op op, const char *fmt, ...) BTI_PRINTF(3, 4);
 void cf_reset(void);
 
 /* Adds operand i, rows x cols. Inputs and INOUT get values in [-1, 1), outputs NaN; the array is
- * returned for editing (through cf_set, which rounds). */
+ * returned for editing (with cf_round, so that the type holds what is written). */
 double *cf_add(cf_call *c, int i, int64_t rows, int64_t cols);
 /* The same where storage is larger than the view. */
 double *cf_add_stored(cf_call *c, int i, int64_t rows, int64_t cols, int64_t srows, int64_t scols);

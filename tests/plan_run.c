@@ -1,4 +1,5 @@
-/* What a plan promises, seen while it runs: DESIGN.md 3.5. */
+/* What a plan promises, seen while it runs: an op writes its outputs and no other byte, and nothing
+ * is read once it has died. */
 #include "tests/kit.h"
 #include "tests/plan_parts.h"
 #include "tests/watch.h"

@@ -1,4 +1,5 @@
-/* Compact gradients of tables compute what whole ones do: DESIGN.md 3.9. */
+/* Compact gradients of tables (a row for each distinct id of the update) compute what whole ones
+ * do. */
 #include "core/data/batcher.h"
 #include "core/engine/checkpoint.h"
 #include "core/session/distinct.h"

@@ -1,5 +1,5 @@
 /* Levels of recomputation and slices of rows: what is made again has the same bits, and slices only
- * change the order of sums. DESIGN.md 3.4. */
+ * change the order of sums. */
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"

@@ -1,4 +1,5 @@
-/* How a run is fitted never changes what it computes: DESIGN.md section 4. */
+/* How a run is fitted never changes what it computes: sums of losses are divided by the tokens of
+ * the whole update, random numbers and batches never depend on micro-batches. */
 #include "tests/kit.h"
 #include "tests/train_parts.h"
 #include "tests/watch.h"

@@ -26,7 +26,8 @@ static inline bt_philox4 bti_philox(uint64_t key, uint32_t c0, uint32_t c1, uint
     return (bt_philox4){{c0, c1, c2, c3}};
 }
 
-/* Fields of a dropout counter (DESIGN: site 16 bits, head 16, position 18, channel/4 14). */
+/* The most that the fields of a dropout counter hold: 16 bits for site and head each, 18 for the
+ * position, 14 for a quarter of the channel. A value beyond would meet another one's numbers. */
 #define BT_PHILOX_MAX_SITE 65535
 #define BT_PHILOX_MAX_HEAD 65535
 #define BT_PHILOX_MAX_POSITION 262143

@@ -36,9 +36,10 @@ void bti_vlog(bt_log_level level, const char *fmt, va_list ap);
         if (bt_try_status_ != BT_OK) return bt_try_status_; \
     } while (0)
 
-/* Allocation that counts: every heap request of the library goes through these, so that tests can
- * count them and make the n-th one fail. bti_alloc zeroes. NULL on failure with the error set.
- * A request of 0 bytes gives a valid pointer. */
+/* Allocation that counts: every heap request of our own code goes through these, so that tests can
+ * count them and make the n-th one fail; jansson, libyaml and SentencePiece ask for theirs by
+ * themselves. bti_alloc zeroes. NULL on failure with the error set. A request of 0 bytes gives a
+ * valid pointer. */
 void *bti_alloc(size_t count, size_t size);
 void *bti_realloc(void *p, size_t count, size_t size);
 void bti_free(void *p);

@@ -52,7 +52,7 @@ const bti_files *bti_corpus_files(const bti_corpus_config *cfg, int side);
 size_t bti_corpus_file_count(const bti_corpus_config *cfg);
 
 /* Opens the cache in `cache_dir` when its key (checksums of texts and tokenisers, settings) fits,
- * else reads and tokenises the text (both cores) and writes the cache, aside and renamed. */
+ * else reads and tokenises the text (on all cores) and writes the cache, aside and renamed. */
 bt_status bti_corpus_open(const bti_corpus_config *cfg, const bti_tokenizer *source,
                           const bti_tokenizer *target, const char *cache_dir, bti_corpus **out);
 void bti_corpus_free(bti_corpus *c);

@@ -1,5 +1,5 @@
-/* Beam search on the host: hypotheses, scores and the rule that ends it. It sees the model only
- * through `step`, so that tests can script the scores. */
+/* Beam search on the host: hypotheses, scores and the rule that ends it. The caller runs the model
+ * between bti_beam_get_live and bti_beam_advance, so that tests can script the scores. */
 #ifndef BANTAM_DECODE_BEAM_H
 #define BANTAM_DECODE_BEAM_H
 
@@ -9,7 +9,7 @@
 
 typedef struct bti_beam_config {
     int32_t beam;          /* hypotheses kept, >= 1 */
-    int32_t candidates;    /* best next symbols that `step` gives for each hypothesis: 2 * beam, at
+    int32_t candidates;    /* best next symbols that a step gives for each hypothesis: 2 * beam, at
                               most the vocabulary */
     int32_t end;           /* end symbol */
     double length_penalty; /* score = sum of log-probabilities / length^penalty, length counts the

@@ -39,7 +39,7 @@ bt_status bti_prober_new(const bti_model *m, const bt_planning *planning, const 
                          const bti_rates *rates, const bti_layout_options *layout,
                          bti_prober **out);
 void bti_prober_free(bti_prober *p);
-/* Fills a profile, whose arrays are the prober's: valid until it is freed or reset. */
+/* Fills a profile, whose arrays are the prober's: valid until it is freed. */
 bt_status bti_prober_run(bti_prober *p, const bti_probe *probe, bti_profile *out);
 
 #endif

@@ -1,9 +1,10 @@
-/* How a run fits: caps of a micro-batch, recomputation, chunk rows. Every byte before anything is
- * taken.
+/* How a run fits: caps of a micro-batch, recomputation, rows of chunks and slices, where moments
+ * lie. Every byte before anything is taken.
  *
- * The maths of an update never depends on the choice; time does. Taken is the least predicted time
- * among the choices within the budget, and within 1.5 % of it first the fewer micro-batches, then
- * the fewer bytes. What is searched is in plan_search.c. */
+ * The maths of an update never depends on the choice; time does. Of the choices within the budget
+ * whose predicted time is within 1.5 % of the least, the one with the fewest micro-batches is
+ * taken, then the one with the fewest bytes. What is searched is in plan_mix.h, how in
+ * plan_search.c. */
 #ifndef BANTAM_FIT_PLANNER_H
 #define BANTAM_FIT_PLANNER_H
 

@@ -1,14 +1,12 @@
-/* Calling ops: names and operand data from the one list, checks, counters, dispatch.
- *
- * To add an op: a line in op_list.inc, its contract and parameter struct in op_args.h, its shape
- * check in ops.c, plain loops in cpu/ref.c, a case in tests/test_conform.c (the suite fails until
- * there is one), then the fast versions. */
+/* Calling ops: names and operand data from the one list, checks, counters, dispatch. How an op is
+ * added: README.md beside this file. */
 #ifndef BANTAM_OPS_OPS_H
 #define BANTAM_OPS_OPS_H
 
 #include "backends/backend.h"
 
 typedef enum bt_role { BT_ROLE_IN, BT_ROLE_OUT, BT_ROLE_INOUT } bt_role;
+/* What an operand may hold; op_list.inc says what each means. */
 typedef enum bt_operand_type {
     BT_TYPE_DATA,
     BT_TYPE_ANY,
@@ -36,11 +34,13 @@ typedef enum bt_work {
 
 typedef struct bt_op_info {
     const char *name;
-    uint8_t fused;
-    int operands;
+    uint8_t fused; /* compose.c makes it of others where a device leaves the slot empty */
+    int operands;  /* how many the list gives it; operand[0 .. operands-1] */
     const bt_operand_info *operand;
 } bt_op_info;
 
+/* What the list says of an op; static. Of a number that is no op: "unknown op", no operands, and
+ * work ROWS. */
 const bt_op_info *bti_op_info(bt_op op);
 bt_work bti_op_work(bt_op op);
 
@@ -59,7 +59,8 @@ uint64_t bti_op_extent(const bt_call *call, int operand);
 /* Scratch bytes for the call on a device like `info`: the slot's, or the composed form's. */
 uint64_t bti_op_ws_bytes(const bt_planning *planning, const bt_dev_info *info, const bt_call *call);
 
-/* Checks (in debug builds and tests: every call; otherwise what is cheap), counts and enqueues. */
+/* Checks, counts and enqueues: the device's slot, or the composed form where it is empty. A call
+ * that fails its checks is not counted. */
 bt_status bti_op_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
 
 /* Waits for a stream (NULL: the device's own), so that host memory which copies were given is the

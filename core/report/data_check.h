@@ -53,11 +53,11 @@ typedef struct bti_data_check {
     int has_valid;
 } bti_data_check;
 
-/* cfg is borrowed. */
 /* The features and labels of a part, for people and as {"features": [...], "labels": ...}. */
 void bti_input_report(bti_text *out, const bti_data_check *c, bti_part part);
 struct json_t *bti_input_json(const bti_data_check *c, bti_part part);
 
+/* cfg is borrowed. */
 bt_status bti_data_check_new(const bti_run_config *cfg, bti_data_check **out);
 void bti_data_check_free(bti_data_check *c);
 

@@ -27,11 +27,11 @@ typedef struct bti_needs {
     bti_level level;    /* the deepest */
 } bti_needs;
 
-/* The session's own run and budget. */
 /* Chunks of the output layer of so many rows are as small as is still fast: whether a batch fits is
  * asked with them, which is quicker than a search. */
 enum { BTI_SMALL_CHUNK = 32 };
 
+/* The session's own run and budget. */
 bti_what_if bti_what_if_as_is(const bti_session *s);
 bt_status bti_what_if_ask(const bti_session *s, const bti_what_if *w, bti_needs *out);
 

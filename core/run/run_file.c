@@ -202,7 +202,6 @@ static bt_status check_features(const reader *r) {
     return BT_OK;
 }
 
-/* What must fit together, and defaults that depend on other values. */
 /* The head that the data ask for, and what goes with it. */
 static bt_status settle_head(reader *r) {
     bti_run_config *c = r->cfg;
@@ -247,6 +246,7 @@ static bt_status settle_features(reader *r) {
     return BT_OK;
 }
 
+/* What must fit together, and defaults that depend on other values. */
 static bt_status settle(reader *r) {
     bti_run_config *c = r->cfg;
     BT_TRY(check_missing(r));

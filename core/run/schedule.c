@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Share of the way from the end of the warm-up to just behind the run's last update; below 1, so
- * that the last update still learns. */
+/* Share of the way from the end of the warm-up to just behind training.updates; below 1, so that
+ * the last step still learns. */
 static double decayed(const bti_run_config *cfg, double u, double w) {
     double last = (double)cfg->training.updates;
     if (last <= w) return 0;
@@ -11,8 +11,8 @@ static double decayed(const bti_run_config *cfg, double u, double w) {
     return (u - w) / (last + 1 - w);
 }
 
-double bti_learning_rate(const bti_run_config *cfg, int64_t update) {
-    double u = update < 1 ? 1 : (double)update;
+double bti_learning_rate(const bti_run_config *cfg, int64_t step) {
+    double u = step < 1 ? 1 : (double)step;
     double w = cfg->schedule.warmup < 1 ? 0 : (double)cfg->schedule.warmup;
     double lr = cfg->optimizer.lr;
     switch (cfg->schedule.kind) {
