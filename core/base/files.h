@@ -1,4 +1,7 @@
-/* Files: whole reads, writes aside with flush and rename, mappings, paths. */
+/* Files: whole reads, writes aside with flush and rename, mappings, paths.
+ *
+ * What is to be read and cannot be opened, or is a folder, is BT_EINPUT; what fails otherwise is
+ * BT_EIO, host memory apart. */
 #ifndef BANTAM_BASE_FILES_H
 #define BANTAM_BASE_FILES_H
 
@@ -29,7 +32,7 @@ bt_status bti_aside_finish(bti_aside *a);
 /* Gives up: removes the file aside. NULL is fine. */
 void bti_aside_abandon(bti_aside *a);
 
-/* Maps a file for reading; *data is NULL when it is empty. BT_EINPUT when it cannot be opened. */
+/* Maps a plain file (anything else is BT_EINPUT) for reading; *data is NULL when it is empty. */
 bt_status bti_file_map(const char *path, const void **data, size_t *bytes);
 void bti_file_unmap(const void *data, size_t bytes);
 /* These bytes of a mapping need not stay resident: they come back from the file when looked at. */

@@ -72,6 +72,9 @@ typedef struct bti_spacy_rules {
     int64_t rooms[2];  /* of first and lengths */
 } bti_spacy_rules;
 
+/* Rules from the content of a file that to_disk wrote; `path` is for messages. BT_EINPUT when it is
+ * no such file, or a pattern is one that cannot be matched as Python does. On failure nothing is
+ * left to free. */
 bt_status bti_spacy_read(const char *path, const char *data, size_t bytes, bti_spacy_rules *out);
 void bti_spacy_rules_free(bti_spacy_rules *r);
 

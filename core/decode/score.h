@@ -18,6 +18,7 @@ typedef struct bti_bleu {
     double score, precisions[BTI_BLEU_ORDER], brevity_penalty; /* by bti_bleu_finish */
 } bti_bleu;
 
+/* Counts a pair of lines; b is zero-initialised at first. */
 bt_status bti_bleu_add(bti_bleu *b, bti_ngrams *g, const bti_tokens *hypothesis,
                        const bti_tokens *reference);
 void bti_bleu_finish(bti_bleu *b);
@@ -40,6 +41,8 @@ typedef struct bti_scorer bti_scorer;
 
 /* Options NULL: all defaults. BT_EUSAGE when they are not of those allowed. */
 bt_status bti_scorer_open(const bt_score_options *options, bti_scorer **out);
+/* Counts a pair of lines (UTF-8, no line ends), which need not last. After a failure the counts are
+ * of no use. */
 bt_status bti_scorer_add(bti_scorer *s, const char *hypothesis, size_t hypothesis_bytes,
                          const char *reference, size_t reference_bytes);
 void bti_scorer_finish(bti_scorer *s, bt_scores *out);

@@ -25,6 +25,8 @@ typedef struct bti_tokens {
     size_t count, room;
 } bti_tokens;
 
+/* Tokens of a line (UTF-8, no line end), until the next call or bti_tokens_free; `line` itself need
+ * not last. BT_ENOMEM alone can happen. */
 bt_status bti_tokenize(bti_tokenization kind, const char *line, size_t bytes, bti_tokens *out);
 void bti_tokens_free(bti_tokens *t); /* what it holds */
 

@@ -49,6 +49,7 @@ typedef struct bti_decode_staging {
         source; /* with segments: the encoder's tables, in the place of SOURCE_ and ENCODER */
     uint64_t bytes;
 } bti_decode_staging;
+/* As bti_staging_plan, for the tables of an encoded batch and of a step. */
 void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, uint64_t alignment,
                              bti_decode_staging *out);
 /* What the encoder sees of a decoding shape. */

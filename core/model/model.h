@@ -206,6 +206,8 @@ typedef struct bti_staging {
 void bti_staging_shift(bti_staging *s, uint64_t bytes);
 /* Does a model read this table of a side? */
 int bti_table_exists(const bti_model *m, int side, int table);
+/* Gives every table that the model reads a place in a slot, large enough for any micro-batch within
+ * the caps, each at a multiple of `alignment`. */
 void bti_staging_plan(const bti_model *m, const bti_shape *caps, uint64_t alignment,
                       bti_staging *out);
 
@@ -255,8 +257,6 @@ typedef struct bti_train_program {
 /* Emits forward, loss and (training) backward of a micro-batch. */
 bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_program *out);
 
-/* Emits norm, scalars and optimiser step: over the flat state regions, a piece for each heap, and
- * over each table with a compact gradient. */
 typedef struct bti_update_step {
     const bti_model *model;
     const bti_places *places;
@@ -264,6 +264,9 @@ typedef struct bti_update_step {
     bt_adamw_params adamw;
     bt_update_scalars_params scaling;
 } bti_update_step;
+/* Emits norm, scalars and optimiser step: over the flat state regions, a piece for each heap, and
+ * over each table with a compact gradient. Learning rate, clipping and whether the step is skipped
+ * are read from the scalar block when the program runs. */
 bt_status bti_model_emit_update(bti_program *p, const bti_update_step *step);
 
 /* The step's ops, from the first one to the last of the program: each takes a piece of the state

@@ -24,13 +24,13 @@ typedef struct bti_advice_list {
     uint64_t least;     /* of the run as it is */
 } bti_advice_list;
 
+/* Plans the run with each change that applies to it, and lists those that free a worthwhile share
+ * of the least bytes or make it fit alone. For a run that does not fit; takes a dozen searches
+ * for the least. */
 bt_status bti_advise(const bti_session *s, bti_advice_list *out);
 /* One item as a sentence: "model.tie_embeddings: target frees 1.91 GiB (...)"; new string. */
 char *bti_advice_text(const bti_advice *a);
 
-/* What needs most where the smallest plan is largest, with its bytes: a parameter with its gradient
- * and moments, what is held outside the arena, or a tensor of the longest pair or
- * example. */
 typedef enum bti_blame_kind {
     BTI_BLAME_STATE,
     BTI_BLAME_GRADIENT, /* the same where the moments are not on the device */
@@ -44,6 +44,9 @@ typedef struct bti_blame {
     int64_t rows, cols; /* 0 of the runtime */
     bti_blame_kind kind;
 } bti_blame;
+/* What needs most in the session's plan, with its bytes: a parameter with its gradient and moments,
+ * what is held outside the arena, or, where more than that is live with it, the largest tensor of
+ * the longest pair or example. */
 bti_blame bti_blame_of(const bti_session *s);
 /* "generator.weight, 250002 x 512: 1.91 GiB with its gradient and moments" */
 void bti_blame_text(const bti_blame *b, char *out, size_t bytes);
