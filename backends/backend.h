@@ -20,7 +20,7 @@
 #include "core/ops/op_args.h"
 
 /* Changes with every change to this file, op_args.h or op_list.inc; checked on load. */
-#define BT_BACKEND_ABI 5
+#define BT_BACKEND_ABI 6
 
 /* What a module may call of its host: it links nothing of libbantam. */
 typedef struct bt_host {

@@ -2,7 +2,16 @@
  *
  * The only public header. Handles are opaque; every call that can fail returns a bt_status, and
  * bt_last_error() has the text. The library never prints, exits or aborts; texts and JSON that it
- * returns are freed with bt_free. One handle is used by one thread at a time. */
+ * returns are freed with bt_free. One handle is used by one thread at a time.
+ *
+ * For all calls:
+ * - Out-parameters are for reading after BT_OK only.
+ * - bt_free and every *_free take NULL.
+ * - `options` may be NULL: all defaults.
+ * - What is given need last for the call only, but for what is named beside a call.
+ * - Callbacks run on the thread that made the call, but for BT_LOG_STALLED.
+ * - Any call may return BT_ENOMEM, BT_EIO or BT_EINTERNAL; one that works on a device, BT_EDEVICE.
+ */
 #ifndef BANTAM_H
 #define BANTAM_H
 
@@ -49,12 +58,12 @@ BT_API const char *bt_last_error(void);
 
 /* BT_LOG_STALLED comes from a thread of its own: a device does not answer, and the thread that
  * called it never returns. A program can do no better than to end itself, by _exit. */
-typedef enum bt_log_level { BT_LOG_DEBUG, BT_LOG_INFO, BT_LOG_WARN, BT_LOG_STALLED } bt_log_level;
+typedef enum bt_log_level { BT_LOG_INFO, BT_LOG_WARN, BT_LOG_STALLED } bt_log_level;
 typedef void (*bt_log_fn)(void *user, bt_log_level level, const char *text);
 /* Where notices and warnings go; NULL (the default) drops them. Not thread-safe: set it first. */
 BT_API void bt_set_log(bt_log_fn fn, void *user);
 
-/* Frees what a bt_ function returned as text. NULL is fine. */
+/* Frees what a bt_ function returned as text. */
 BT_API void bt_free(void *p);
 
 /* ---- Run files: what is learned, from what ----------------------------------------------------
@@ -103,6 +112,7 @@ typedef struct bt_plan bt_plan;
  * the cheapest changes, each planned to the end. `run` must outlive the plan. */
 BT_API bt_status bt_plan_make(const bt_run *run, const bt_plan_options *options, bt_plan **out);
 BT_API void bt_plan_free(bt_plan *plan);
+/* 1 or 0. */
 BT_API int bt_plan_fits(const bt_plan *plan);
 /* A table for people. */
 BT_API bt_status bt_plan_text(const bt_plan *plan, char **text);
@@ -167,12 +177,24 @@ typedef struct bt_train_options {
 } bt_train_options;
 
 /* Trains to the end of the run, or until *stop. Writes the model, log.jsonl, checkpoints and the
- * effective run file into the run's output folder. BT_EFIT before update 1 when it cannot fit. */
+ * effective run file into the run's output folder. Before update 1:
+ *   BT_EUSAGE    the folder holds checkpoints and `resume` is 0, or its newest is of another run or
+ *                of other training data; no such device, no such size of memory
+ *   BT_EINPUT    text, tokenisers, features, labels or initial_model are at fault
+ *   BT_EFIT      it does not fit: the text tells the least that would do, and what to change
+ *   BT_EDEVICE   no device can be used
+ *   BT_ESTOPPED  *stop was set
+ * Later, when checkpoints that are there stay whole and `resume` goes on from the newest:
+ *   BT_ENUMERIC  20 updates in a row had no finite gradient, fp16 overflows at loss scale 1, or a
+ *                value to be saved is not finite
+ *   BT_EDEVICE   the device failed
+ *   BT_ESTOPPED  *stop was set: all that is done is saved */
 BT_API bt_status bt_train(const bt_run *run, const bt_train_options *options);
 
 /* ---- Translation --------------------------------------------------------------------------------
  */
 
+/* Not zero-initialised: begin with BT_TRANSLATE_DEFAULTS. */
 typedef struct bt_translate_options {
     const char *device, *memory;
     int beam;              /* 1 .. 1024 */
@@ -192,14 +214,21 @@ typedef struct bt_translate_options {
 typedef struct bt_translator bt_translator;
 
 /* `model`: a checkpoint file, or a run's output folder (its best, else its newest checkpoint).
- * Takes all memory that translation will need. */
+ * Takes all memory that translation will need. *options->stop must outlive the translator.
+ *   BT_EUSAGE   an option is out of its range; a feature that the model lacks, or one without file;
+ *               the model writes no text (bt_predict asks it)
+ *   BT_EINPUT   no model, a damaged one, or a tokeniser or features that do not belong to it
+ *   BT_EFIT     one sentence does not fit
+ *   BT_EDEVICE  no device can be used */
 BT_API bt_status bt_translator_open(const char *model, const bt_translate_options *options,
                                     bt_translator **out);
 BT_API void bt_translator_free(bt_translator *translator);
 
-/* Examples of the features that the model reads, 0: it reads none. Line n goes with example n. Of a
- * model that reads no text so many lines may be translated, whatever is in them. */
+/* How many examples the feature files hold; 0: the model reads no features. The n-th line of all
+ * calls of bt_translate goes with example n. */
 BT_API size_t bt_translator_examples(const bt_translator *translator);
+/* 1 or 0. A model that reads no text writes one for each example: give as many lines, whatever is
+ * in them. */
 BT_API int bt_translator_reads_text(const bt_translator *translator);
 
 /* Takes one translation, without line end; `text` is valid during the call. Anything but BT_OK ends
@@ -210,7 +239,11 @@ typedef bt_status (*bt_sink_fn)(void *user, size_t index, const char *text, doub
  * warning) and hands them to `sink` in input order, each as soon as it and all before it are done.
  * A blank line gives an empty one. With nbest > 1 the hypotheses of a line come one after the other
  * with the same index: those that ended, best first, then those that the length limit cut; there
- * may be fewer than nbest, never none. The first is what nbest 1 gives. */
+ * may be fewer than nbest, never none. The first is what nbest 1 gives. What `sink` was given
+ * before a failure stands:
+ *   BT_EINPUT    more lines than examples, or rows of features that do not go with a line's tokens
+ *   BT_ENUMERIC  a score is not a number
+ *   BT_ESTOPPED  *stop was set */
 BT_API bt_status bt_translate(bt_translator *translator, const char *const *lines, size_t count,
                               bt_sink_fn sink, void *user);
 
@@ -238,7 +271,7 @@ typedef struct bt_scores {
 /* BLEU, and chrF if asked for, of a file of hypotheses against one of references, line by line
  * (plain text or .gz, "-" is standard input; a CR before the line end is dropped, a last line
  * without end counts). Different line counts are BT_EINPUT with both counts; nothing is cut. A
- * file of any size takes the memory of its longest line. `options` may be NULL. */
+ * file of any size takes the memory of its longest line. */
 BT_API bt_status bt_score_files(const char *hypotheses, const char *references,
                                 const bt_score_options *options, bt_scores *out);
 /* The same of `count` pairs of lines in memory. */
@@ -277,7 +310,8 @@ typedef bt_status (*bt_line_fn)(void *user, const char *line);
  * between blanks. With labels `scores` are the same numbers as those of validation. `sink` and
  * `scores` may be NULL: `bantam evaluate` wants scores alone. There must be as many examples of
  * each feature, lines and labels: else BT_EINPUT with both counts, before the first line (of text
- * from standard input, "-", behind the last one; with labels it is refused). */
+ * from standard input, "-", behind the last one; with labels it is refused). Else it fails as
+ * bt_translator_open and bt_translate do; a model that writes text is BT_EUSAGE. */
 BT_API bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
                             void *user, bt_prediction_scores *scores);
 BT_API bt_status bt_prediction_scores_text(const bt_prediction_scores *scores, char **text);

@@ -1,4 +1,5 @@
-/* What the program says of itself, of devices and scores; and an installed one. */
+/* What the program says of itself, of devices and scores; an installed one; the library as programs
+ * call it that leave all to its defaults. */
 #include "tests/program_kit.h"
 
 #include <unistd.h>
@@ -193,7 +194,44 @@ START_TEST(installed) {
 }
 END_TEST
 
+static bt_status count_line(void *user, size_t index, const char *text, double score) {
+    (void)index, (void)text, (void)score;
+    ++*(int *)user;
+    return BT_OK;
+}
+
+/* Options that are NULL are all defaults, on the device that is chosen by itself. */
+START_TEST(library_without_options) {
+    small_run r = small_run_new(40);
+    const char *source = in_dir(r, "train.de"), *target = in_dir(r, "train.en");
+    const char *line = line_of(file_text(source), 1);
+    int lines = 0;
+    bt_run *run;
+    bt_plan *plan;
+    bt_translator *t;
+    bt_scores scores;
+    bt_evaluation evaluation;
+    kit_ok(bt_run_load(r.yaml, NULL, 0, &run));
+    kit_ok(bt_plan_make(run, NULL, &plan));
+    ck_assert_int_eq(bt_plan_fits(plan), 1);
+    bt_plan_free(plan);
+    kit_ok(bt_train(run, NULL));
+    kit_fails(bt_train(run, NULL), BT_EUSAGE, "holds checkpoints of a run");
+    bt_run_free(run);
+    kit_ok(bt_translator_open(r.out, NULL, &t));
+    kit_ok(bt_translate(t, &line, 1, count_line, &lines));
+    ck_assert_int_eq(lines, 1);
+    bt_translator_free(t);
+    kit_ok(bt_evaluate(r.out, source, target, NULL, &evaluation));
+    ck_assert_int_eq(evaluation.lines, 40);
+    kit_fails(bt_predict(r.out, NULL, NULL, NULL, NULL), BT_EUSAGE, "writes text");
+    kit_ok(bt_score_files(target, target, NULL, &scores));
+    kit_near(scores.bleu, 100, 1e-9);
+}
+END_TEST
+
 void add_usage(TCase *tc) {
+    tcase_add_test(tc, library_without_options);
     tcase_add_test(tc, usage);
     tcase_add_test(tc, wrong_run_files);
     tcase_add_test(tc, devices);

@@ -284,6 +284,8 @@ static bt_status open_all(prediction *p, const char *model) {
 
 bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
                      void *user, bt_prediction_scores *scores) {
+    static const bt_predict_options defaults = {0};
+    if (options == NULL) options = &defaults;
     prediction *p = bti_alloc(1, sizeof *p);
     if (p == NULL) return BT_ENOMEM;
     p->options = options;

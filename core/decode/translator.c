@@ -199,6 +199,8 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
 
 bt_status bti_translator_open(const char *model, const bt_translate_options *options,
                               int with_losses, bt_translator **out) {
+    static const bt_translate_options defaults = BT_TRANSLATE_DEFAULTS;
+    if (options == NULL) options = &defaults;
     if (options->beam < 1 || options->beam > MAX_BEAM)
         return bti_fail(BT_EUSAGE, "beam: %d is not a whole number from 1 to %d", options->beam,
                         MAX_BEAM);

@@ -450,6 +450,8 @@ static void say_plan(const trainer *t) {
 }
 
 bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
+    static const bt_train_options defaults = {0};
+    if (options == NULL) options = &defaults;
     trainer t = {.cfg = run_config, .options = options, .valid_loss = NAN, .valid_score = NAN};
     bti_session_options so = {.device = options->device,
                               .memory = options->memory,
