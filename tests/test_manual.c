@@ -1,7 +1,8 @@
-/* The manual (README.md): its tables hold every key of a run file with its default, every command
- * and every option, and nothing else. */
+/* The manual (README.md): its tables hold every key of a run file with its default, every command,
+ * every option and every variable of the environment that is Bantam's own, and nothing else. */
 #include "tests/program_kit.h"
 
+#include <dirent.h>
 #include <stdarg.h>
 
 #include "core/run/run_keys.h"
@@ -280,6 +281,58 @@ static complaints check_commands(const char *text) {
     return c;
 }
 
+/* ---- the environment ---------------------------------------------------------------------------
+ */
+
+#define OWN "BANTAM_"
+
+/* The name at the start of a text: capitals and underscores; the kit's. */
+static const char *variable_at(const char *text) {
+    return kit_str("%.*s", (int)strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), text);
+}
+
+static void add_once(list *l, const char *item) {
+    if (count_in(l, item) == 0) add(l, item);
+}
+
+/* The variables of that name that the sources of a folder, and of those in it, ask for. */
+static void add_asked(list *l, const char *folder) {
+    DIR *d = opendir(folder);
+    ck_assert_msg(d != NULL, "no folder %s", folder);
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        const char *path = kit_str("%s/%s", folder, e->d_name), *end = strrchr(e->d_name, '.');
+        if (e->d_name[0] == '.') continue;
+        if (end == NULL) {
+            add_asked(l, path);
+        } else if (strcmp(end, ".c") == 0) {
+            static const char call[] = "getenv(\"" OWN;
+            char *text = kit_read(path, NULL);
+            for (const char *at = text; (at = strstr(at, call)) != NULL; at++)
+                add_once(l, variable_at(at + strlen("getenv(\"")));
+            free(text);
+        }
+    }
+    closedir(d);
+}
+
+static complaints check_environment(const char *text) {
+    complaints c = {.used = 0};
+    list asked = {.count = 0}, told = {.count = 0};
+    rows table = read_rows(text, "| variable | meaning |");
+    static const char *const folders[] = {"core", "backends", "cpu"};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
+        add_asked(&asked, kit_data(kit_str("../%s", folders[i])));
+    ck_assert_int_gt(asked.count, 5);
+    for (int i = 0; i < table.count; i++) {
+        const char *name = variable_at(code_of(table.at[i].cell[0]));
+        if (strncmp(name, OWN, strlen(OWN)) == 0) add(&told, name);
+        if (table.at[i].cell[1][0] == 0) complain(&c, "%s: no meaning\n", name);
+    }
+    free(table.at);
+    compare(&c, "variable", &asked, &told);
+    return c;
+}
+
 /* ---- tests -------------------------------------------------------------------------------------
  */
 
@@ -301,6 +354,14 @@ START_TEST(commands) {
 }
 END_TEST
 
+START_TEST(environment) {
+    char *text = manual();
+    complaints c = check_environment(text);
+    ck_assert_msg(c.used == 0, "README.md, the environment:\n%s", c.text);
+    free(text);
+}
+END_TEST
+
 /* The text with the first `old` replaced; the kit's. */
 static const char *changed(const char *text, const char *old, const char *now) {
     const char *at = strstr(text, old);
@@ -313,29 +374,38 @@ START_TEST(faults_are_found) {
     char *text = manual();
     static const struct {
         const char *old, *now, *part;
-        int of_keys;
+        complaints (*check)(const char *text);
     } fault[] = {
-        {"| `model.ff` |", "| `model.gg` |", "key model.ff has 0 rows", 1},
-        {"| `model.ff` |", "| `model.gg` |", "row model.gg: there is no such key", 1},
-        {"| `model.ff` | 2048 |", "| `model.ff` | 1024 |", "should be \"2048\"", 1},
+        {"| `model.ff` |", "| `model.gg` |", "key model.ff has 0 rows", check_keys},
+        {"| `model.ff` |", "| `model.gg` |", "row model.gg: there is no such key", check_keys},
+        {"| `model.ff` | 2048 |", "| `model.ff` | 1024 |", "should be \"2048\"", check_keys},
         {"| `data.features.N.name` |", "| `data.features.N.nome` |",
-         "key data.features.N.name has 0 rows", 1},
-        {"| `data.cache` | |", "| `data.cache` | x |", "data.cache: default \"x\"", 1},
-        {"`cosine`", "cosine", "does not name `cosine`", 1},
+         "key data.features.N.name has 0 rows", check_keys},
+        {"| `data.cache` | |", "| `data.cache` | x |", "data.cache: default \"x\"", check_keys},
+        {"`cosine`", "cosine", "does not name `cosine`", check_keys},
         {"| `tokenizer.target.*` |", "| `tokenizer.target.kind` |",
-         "key tokenizer.target.model has 0 rows", 1},
-        {"| `training.seed` |", "| `training.batch` |", "key training.batch has 2 rows", 1},
-        {"| `--scores` |", "| `--stores` |", "option \"translate --scores\" has 0 rows", 0},
-        {"| `--scores` |", "| `--stores` |", "row \"translate --stores\": there is no such", 0},
+         "key tokenizer.target.model has 0 rows", check_keys},
+        {"| `training.seed` |", "| `training.batch` |", "key training.batch has 2 rows",
+         check_keys},
+        {"| `--scores` |", "| `--stores` |", "option \"translate --scores\" has 0 rows",
+         check_commands},
+        {"| `--scores` |", "| `--stores` |", "row \"translate --stores\": there is no such",
+         check_commands},
         {"| `--beam N` | translate, evaluate |", "| `--beam N` | translate |",
-         "option \"evaluate --beam N\" has 0 rows", 0},
-        {"| `--pieces N` |", "| `--pieces` |", "option \"vocab inspect --pieces N\" has 0 rows", 0},
-        {"| `bantam devices` |", "| `bantam device` |", "command \"devices\" has 0 rows", 0},
-        {"\\|decode`", "`", "command \"vocab decode\" has 0 rows", 0},
+         "option \"evaluate --beam N\" has 0 rows", check_commands},
+        {"| `--pieces N` |", "| `--pieces` |", "option \"vocab inspect --pieces N\" has 0 rows",
+         check_commands},
+        {"| `bantam devices` |", "| `bantam device` |", "command \"devices\" has 0 rows",
+         check_commands},
+        {"\\|decode`", "`", "command \"vocab decode\" has 0 rows", check_commands},
+        {"| `BANTAM_RATES` |", "| `BANTAM_RATE` |", "variable \"BANTAM_RATES\" has 0 rows",
+         check_environment},
+        {"| `BANTAM_RATES` |", "| `BANTAM_RATE` |", "row \"BANTAM_RATE\": there is no such",
+         check_environment},
     };
     for (size_t i = 0; i < sizeof fault / sizeof fault[0]; i++) {
         const char *bad = changed(text, fault[i].old, fault[i].now);
-        complaints c = fault[i].of_keys ? check_keys(bad) : check_commands(bad);
+        complaints c = fault[i].check(bad);
         check_has(c.text, fault[i].part);
     }
     free(text);
@@ -345,6 +415,7 @@ END_TEST
 static void add_manual(TCase *tc) {
     tcase_add_test(tc, keys);
     tcase_add_test(tc, commands);
+    tcase_add_test(tc, environment);
     tcase_add_test(tc, faults_are_found);
 }
 

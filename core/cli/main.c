@@ -22,8 +22,8 @@ static void print_usage(FILE *f) {
         fprintf(f, "  %-28s %s\n", left, commands[i]->summary);
     }
     fprintf(f, "\n\"bantam COMMAND --help\" tells its options.\n"
-               "Exit status: 0 done; 1 failed at run time; 2 wrong usage or bad input; 128 + n "
-               "after signal n.\n");
+               "Exit status: 0 done; 1 failed at run time; 2 wrong usage, bad input, or a run that "
+               "does not fit; 128 + n after signal n.\n");
 }
 
 /* ---- exit status -------------------------------------------------------------------------------
