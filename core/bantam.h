@@ -60,7 +60,8 @@ BT_API const char *bt_last_error(void);
  * called it never returns. A program can do no better than to end itself, by _exit. */
 typedef enum bt_log_level { BT_LOG_INFO, BT_LOG_WARN, BT_LOG_STALLED } bt_log_level;
 typedef void (*bt_log_fn)(void *user, bt_log_level level, const char *text);
-/* Where notices and warnings go; NULL (the default) drops them. Not thread-safe: set it first. */
+/* Where notices and warnings go from now on; NULL (the default) drops them. `user` must last as
+ * long. Not thread-safe: set it first. */
 BT_API void bt_set_log(bt_log_fn fn, void *user);
 
 /* Frees what a bt_ function returned as text. */
