@@ -1,6 +1,7 @@
 #include "tests/kit.h"
 
 #include <ftw.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,6 +54,34 @@ void kit_skip(const char *fmt, ...) {
     va_end(ap);
     kit.skips++;
 }
+
+/* A folder with a locale named comma; NULL: localedef is not there. It warns of all the categories
+ * that the locale leaves out. */
+static const char *make_comma(void) {
+    static const char *made;
+    if (made != NULL) return made;
+    const char *dir = kit_tmpdir();
+    kit_write_text(kit_str("%s/source", dir),
+                   "LC_NUMERIC\ndecimal_point \"<U002C>\"\nthousands_sep \"\"\ngrouping -1\n"
+                   "END LC_NUMERIC\n");
+    (void)!system(
+        kit_str("localedef -c -i %s/source -f UTF-8 %s/comma >%s/log 2>&1", dir, dir, dir));
+    return made = access(kit_str("%s/comma/LC_NUMERIC", dir), R_OK) == 0 ? dir : NULL;
+}
+
+int kit_comma_begin(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "fr_FR", "ps_AF"};
+    for (int i = 0; i < 5; i++)
+        if (setlocale(LC_NUMERIC, names[i]) != NULL) return 1;
+    const char *dir = make_comma();
+    if (dir != NULL) setenv("LOCPATH", dir, 1);
+    int there = dir != NULL && setlocale(LC_NUMERIC, "comma") != NULL;
+    unsetenv("LOCPATH");
+    if (!there) kit_skip("no locale with a decimal comma is installed or can be made");
+    return there;
+}
+
+void kit_comma_end(void) { setlocale(LC_NUMERIC, "C"); }
 
 static const char *own(char *s) {
     if (s == NULL || kit.owned_count == sizeof kit.owned / sizeof kit.owned[0]) abort();

@@ -22,6 +22,11 @@ const char *kit_backend(void);
 /* Says why a test does not run; counted in the closing line. */
 void kit_skip(const char *fmt, ...) BTI_PRINTF(1, 2);
 
+/* From here on the program's numbers have a decimal comma, until kit_comma_end. 0: there is no such
+ * locale, which is skipped and counted. One that is installed, else one that localedef makes. */
+int kit_comma_begin(void);
+void kit_comma_end(void);
+
 /* A new empty folder, removed when the suite ends. Strings are the kit's, valid to the end. */
 const char *kit_tmpdir(void);
 /* printf into a string that lives to the end of the suite; for paths. */

@@ -319,6 +319,21 @@ START_TEST(as_text) {
 }
 END_TEST
 
+START_TEST(as_text_in_any_locale) {
+    bt_scores s;
+    char *text, *comma;
+    score_with("a b c d x\n", "a b c d e\n", &(bt_score_options){.chrf = 1}, &s);
+    kit_ok(bt_scores_text(&s, &text));
+    if (kit_comma_begin()) {
+        kit_ok(bt_scores_text(&s, &comma));
+        kit_comma_end();
+        ck_assert_str_eq(comma, text);
+        bt_free(comma);
+    }
+    bt_free(text);
+}
+END_TEST
+
 START_TEST(as_json) {
     bt_scores s;
     char *text;
@@ -357,6 +372,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, many_lines);
     tcase_add_loop_test(tc, no_memory, 0, 5);
     tcase_add_test(tc, as_text);
+    tcase_add_test(tc, as_text_in_any_locale);
     tcase_add_loop_test(tc, as_json, 0, 2);
 }
 

@@ -153,6 +153,34 @@ START_TEST(full_disk) {
 }
 END_TEST
 
+/* A program may have set a locale with a decimal comma, before or between: the same file, and the
+ * same numbers out of it. */
+START_TEST(commas_change_no_checkpoint) {
+    mk_setup s = dropping();
+    mk_model m = mk_open(&s);
+    bti_checkpoint_info info = info_of(&m, 7);
+    bti_checkpoint *c;
+    info.best = 27.1875;
+    info.loss_scale = 0.0625;
+    const char *dir = kit_tmpdir(), *with[] = {kit_str("%s/point", dir), kit_str("%s/comma", dir)};
+    kit_ok(bti_checkpoint_save(m.engine, with[0], &info, 1));
+    if (kit_comma_begin()) {
+        kit_ok(bti_checkpoint_save(m.engine, with[1], &info, 1));
+        kit_ok(bti_checkpoint_open(with[0], &c));
+        kit_comma_end();
+        ck_assert(c->info.best == info.best && c->info.loss_scale == info.loss_scale);
+        bti_checkpoint_close(c);
+        size_t bytes[2];
+        char *data[2] = {kit_read(with[0], &bytes[0]), kit_read(with[1], &bytes[1])};
+        ck_assert_uint_eq(bytes[0], bytes[1]);
+        ck_assert_mem_eq(data[0], data[1], bytes[0]);
+        free(data[0]);
+        free(data[1]);
+    }
+    mk_close(&m);
+}
+END_TEST
+
 /* Cut at any length or with a byte flipped: passed over for the next newest. */
 START_TEST(damaged) {
     mk_setup s = dropping();
@@ -208,6 +236,7 @@ END_TEST
 void add_train_resume(TCase *tc) {
     tcase_add_loop_test(tc, resumed, 0, 3);
     tcase_add_test(tc, full_disk);
+    tcase_add_test(tc, commas_change_no_checkpoint);
     tcase_add_test(tc, damaged);
     tcase_add_test(tc, not_finite);
 }

@@ -1,5 +1,7 @@
 #include "core/base/status.h"
 
+#include "core/base/text.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +115,7 @@ char *bti_strdup(const char *s) {
 
 char *bti_format(const char *fmt, ...) {
     va_list ap, again;
+    bti_numbers numbers = bti_numbers_begin();
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
@@ -120,5 +123,6 @@ char *bti_format(const char *fmt, ...) {
     char *s = n < 0 ? NULL : bti_alloc((size_t)n + 1, 1);
     if (s != NULL) vsnprintf(s, (size_t)n + 1, fmt, again);
     va_end(again);
+    bti_numbers_end(numbers);
     return s;
 }

@@ -44,7 +44,7 @@ void *bti_alloc(size_t count, size_t size);
 void *bti_realloc(void *p, size_t count, size_t size);
 void bti_free(void *p);
 char *bti_strdup(const char *s);
-/* printf into a new string; NULL on failure. */
+/* printf into a new string, numbers with a point; NULL on failure. */
 char *bti_format(const char *fmt, ...) BTI_PRINTF(1, 2);
 
 /* Requests made so far by all threads; the n-th request from now fails (0: none). For tests. */

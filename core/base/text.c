@@ -18,6 +18,7 @@ static int reserve(bti_text *t, size_t more) {
 
 void bti_text_add(bti_text *t, const char *fmt, ...) {
     va_list ap, again;
+    bti_numbers numbers = bti_numbers_begin();
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
@@ -27,6 +28,7 @@ void bti_text_add(bti_text *t, const char *fmt, ...) {
         t->bytes += (size_t)n;
     }
     va_end(again);
+    bti_numbers_end(numbers);
 }
 
 bt_status bti_text_take(bti_text *t, char **out) {

@@ -1,8 +1,28 @@
-/* A text that grows by printf: reports, JSON lines, SVG. */
+/* Numbers and texts that are the same in every locale, and a text that grows by printf. */
 #ifndef BANTAM_BASE_TEXT_H
 #define BANTAM_BASE_TEXT_H
 
+#include <locale.h>
+
 #include "core/base/status.h"
+
+/* Between these the thread's numbers have a point, whatever locale the program has set: around
+ * every strtod and every %g, %f and %a of what is kept or handed out. They may be nested; cheap. */
+typedef struct bti_numbers {
+    locale_t c, old;
+} bti_numbers;
+
+static inline bti_numbers bti_numbers_begin(void) {
+    bti_numbers n = {newlocale(LC_ALL_MASK, "C", (locale_t)0), (locale_t)0};
+    if (n.c != (locale_t)0) n.old = uselocale(n.c);
+    return n;
+}
+
+static inline void bti_numbers_end(bti_numbers n) {
+    if (n.c == (locale_t)0) return;
+    uselocale(n.old);
+    freelocale(n.c);
+}
 
 /* Zero-initialised. After a failed append it stays as it is and bti_text_take tells. */
 typedef struct bti_text {
@@ -11,6 +31,7 @@ typedef struct bti_text {
     bt_status status;
 } bti_text;
 
+/* Numbers have a point. */
 void bti_text_add(bti_text *t, const char *fmt, ...) BTI_PRINTF(2, 3);
 /* Hands the text over (bti_free), or gives what went wrong and frees it. */
 bt_status bti_text_take(bti_text *t, char **out);

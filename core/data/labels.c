@@ -1,13 +1,13 @@
 #include "core/data/labels.h"
 
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/files.h"
+#include "core/base/text.h"
 #include "core/data/array.h"
 #include "core/data/corpus.h"
 #include "core/data/string_table.h"
@@ -101,16 +101,15 @@ static bt_status end_example(bti_labels *l, const bti_labels_spec *spec) {
 
 static int is_between(char c) { return c == ' ' || c == '\t' || c == ','; }
 
-static bt_status read_number(const char *s, size_t n, locale_t c, double *x) {
+static bt_status read_number(const char *s, size_t n, double *x) {
     char text[64], *end;
     snprintf(text, sizeof text, "%.*s", (int)n, s);
-    *x = strtod_l(text, &end, c);
+    *x = strtod(text, &end);
     if (n < sizeof text && *end == 0 && strspn(text, "0123456789+-.eE") == n) return BT_OK;
     return bti_fail(BT_EINPUT, "\"%s\" is not a number", text);
 }
 
-static bt_status add_words(bti_labels *l, const bti_labels_spec *spec, const char *s, size_t n,
-                           locale_t c) {
+static bt_status add_words(bti_labels *l, const bti_labels_spec *spec, const char *s, size_t n) {
     for (size_t at = 0, words = 0; at < n; at++) {
         size_t bytes = 0;
         double x;
@@ -119,7 +118,7 @@ static bt_status add_words(bti_labels *l, const bti_labels_spec *spec, const cha
         if (l->kind == BTI_LABEL_SET) {
             BT_TRY(add_name(l, spec, s + at, bytes));
         } else {
-            BT_TRY(read_number(s + at, bytes, c, &x));
+            BT_TRY(read_number(s + at, bytes, &x));
             BT_TRY(add_number(l, (int64_t)words++, x));
         }
         at += bytes;
@@ -127,8 +126,7 @@ static bt_status add_words(bti_labels *l, const bti_labels_spec *spec, const cha
     return BT_OK;
 }
 
-static bt_status add_line(bti_labels *l, const bti_labels_spec *spec, const char *s, size_t n,
-                          locale_t c) {
+static bt_status add_line(bti_labels *l, const bti_labels_spec *spec, const char *s, size_t n) {
     if (bti_utf8_check(s, n) < n) return bti_fail(BT_EINPUT, "neither text (UTF-8) nor .npy");
     if (l->kind == BTI_LABEL_CLASS) {
         while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t')) n--;
@@ -136,7 +134,7 @@ static bt_status add_line(bti_labels *l, const bti_labels_spec *spec, const char
         if (n == 0) return bti_fail(BT_EINPUT, "no label");
         BT_TRY(add_name(l, spec, s, n));
     } else {
-        BT_TRY(add_words(l, spec, s, n, c));
+        BT_TRY(add_words(l, spec, s, n));
     }
     return end_example(l, spec);
 }
@@ -145,20 +143,16 @@ static bt_status read_lines(bti_labels *l, const bti_labels_spec *spec, const ch
     bti_reader *r;
     const char *line;
     size_t n;
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (c == (locale_t)0) return bti_fail(BT_ENOMEM, "no memory for a locale");
-    bt_status s = bti_reader_open(path, &r);
-    if (s != BT_OK) {
-        freelocale(c);
-        return s;
-    }
+    BT_TRY(bti_reader_open(path, &r));
+    bti_numbers numbers = bti_numbers_begin();
+    bt_status s;
     while ((s = bti_reader_next(r, &line, &n)) == BT_OK && line != NULL) {
-        s = add_line(l, spec, line, n, c);
+        s = add_line(l, spec, line, n);
         if (s == BT_EINPUT) bti_fail_prefix(s, "%s: line %" PRId64, path, bti_reader_line(r));
         if (s != BT_OK) break;
     }
     bti_reader_close(r);
-    freelocale(c);
+    bti_numbers_end(numbers);
     return s;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/data/corpus.h"
 
 /* The release whose figures these are equal to. */
@@ -188,18 +189,17 @@ done:
 bt_status bt_scores_text(const bt_scores *s, char **text) {
     double ratio =
         s->reference_length ? (double)s->hypothesis_length / (double)s->reference_length : 0;
-    char chrf[192] = "";
+    bti_text t = {0};
+    bti_text_add(&t,
+                 "BLEU|%s = %.2f %.1f/%.1f/%.1f/%.1f (BP = %.3f ratio = %.3f hyp_len = %lld "
+                 "ref_len = %lld)",
+                 s->bleu_signature, s->bleu, s->precisions[0], s->precisions[1], s->precisions[2],
+                 s->precisions[3], s->brevity_penalty, ratio, (long long)s->hypothesis_length,
+                 (long long)s->reference_length);
     if (s->chrf_signature[0] != 0)
-        snprintf(chrf, sizeof chrf, "\nchrF2%s|%s = %.2f", s->chrf_word_order ? "++" : "",
-                 s->chrf_signature, s->chrf);
-    char *lines = bti_format("BLEU|%s = %.2f %.1f/%.1f/%.1f/%.1f (BP = %.3f ratio = %.3f hyp_len = "
-                             "%lld ref_len = %lld)%s",
-                             s->bleu_signature, s->bleu, s->precisions[0], s->precisions[1],
-                             s->precisions[2], s->precisions[3], s->brevity_penalty, ratio,
-                             (long long)s->hypothesis_length, (long long)s->reference_length, chrf);
-    if (lines == NULL) return BT_ENOMEM;
-    *text = lines;
-    return BT_OK;
+        bti_text_add(&t, "\nchrF2%s|%s = %.2f", s->chrf_word_order ? "++" : "", s->chrf_signature,
+                     s->chrf);
+    return bti_text_take(&t, text);
 }
 
 bt_status bt_scores_json(const bt_scores *s, char **json) {

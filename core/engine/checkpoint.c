@@ -11,6 +11,7 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 
 #define FORMAT "bantam checkpoint 1"
 #define PIECE 262144 /* elements copied at a time */
@@ -135,9 +136,11 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
     snprintf(number[7], 32, "%lld", (long long)info->validated);
     snprintf(number[8], 32, "%lld", (long long)info->best_update);
     snprintf(number[9], 32, "%lld", (long long)info->worse);
+    bti_numbers numbers = bti_numbers_begin();
     snprintf(number[10], 32, "%a", info->best);
     snprintf(number[11], 32, "%a", info->loss_scale);
     snprintf(number[12], 32, "%.0f", info->good);
+    bti_numbers_end(numbers);
     const char *metadata[] = {"format",
                               FORMAT,
                               "update",
@@ -206,6 +209,7 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
         bti_checkpoint_close(c);
         return status;
     }
+    bti_numbers numbers = bti_numbers_begin();
     c->info =
         (bti_checkpoint_info){.update = strtoll(text(c->file, "update"), NULL, 10),
                               .steps = strtoll(text(c->file, "steps"), NULL, 10),
@@ -222,6 +226,7 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
                               .best = strtod(text(c->file, "best"), NULL),
                               .loss_scale = strtod(text(c->file, "loss_scale"), NULL),
                               .good = strtod(text(c->file, "good_updates"), NULL)};
+    bti_numbers_end(numbers);
     *out = c;
     return BT_OK;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/files.h"
+#include "core/base/text.h"
 #include "core/run/run_gather.h"
 
 typedef struct reader {

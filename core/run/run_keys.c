@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "core/base/files.h"
+#include "core/base/text.h"
 
 const bti_key bti_keys[BTI_KEYS] = {
 #define X(path, type, field, fallback, allowed, help) \
@@ -140,18 +141,6 @@ char *bti_key_advice(const char *wrong) {
     char *advice = list ? bti_format("; allowed here: %s", list) : NULL;
     bti_free(list);
     return advice;
-}
-
-bti_numbers bti_numbers_begin(void) {
-    bti_numbers n = {newlocale(LC_ALL_MASK, "C", (locale_t)0), (locale_t)0};
-    if (n.c != (locale_t)0) n.old = uselocale(n.c);
-    return n;
-}
-
-void bti_numbers_end(bti_numbers n) {
-    if (n.c == (locale_t)0) return;
-    uselocale(n.old);
-    freelocale(n.c);
 }
 
 /* ---- values ------------------------------------------------------------------------------------
@@ -412,8 +401,10 @@ void bti_format_bytes(uint64_t bytes, char out[32]) {
     double v = (double)bytes;
     int i = 0;
     for (; v >= 1024 && i < 6; i++) v /= 1024;
+    bti_numbers c = bti_numbers_begin();
     if (i == 0)
         snprintf(out, 32, "%llu B", (unsigned long long)bytes);
     else
         snprintf(out, 32, "%.2f %s", v, unit[i]);
+    bti_numbers_end(c);
 }

@@ -3,8 +3,6 @@
 #ifndef BANTAM_RUN_RUN_KEYS_H
 #define BANTAM_RUN_RUN_KEYS_H
 
-#include <locale.h>
-
 #include "core/run/run_file.h"
 
 /* X(type, type of its field, what a value looks like; "" where `allowed` says it) */
@@ -63,13 +61,8 @@ char *bti_key_list(const char *group);
  * "; allowed here: ...". New string. */
 char *bti_key_advice(const char *wrong);
 
-/* Between these the thread's numbers have a point, whatever the program's locale. The functions
- * below that read or print values are called there. */
-typedef struct bti_numbers {
-    locale_t c, old;
-} bti_numbers;
-bti_numbers bti_numbers_begin(void);
-void bti_numbers_end(bti_numbers n);
+/* The functions below that read or print values are called where numbers have a point
+ * (bti_numbers_begin). */
 
 /* What a value must be, for people: "a whole number from 1 to 65536". */
 void bti_key_describe(const bti_key *key, char *out, size_t bytes);

@@ -1,5 +1,7 @@
 #include "core/train/log_json.h"
 
+#include "core/base/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -100,30 +102,19 @@ typedef struct text {
 
 static void put(text *t, const char *fmt, ...) BTI_PRINTF(2, 3);
 static void put(text *t, const char *fmt, ...) {
+    bti_numbers numbers = bti_numbers_begin();
     va_list ap;
     va_start(ap, fmt);
     t->length += (size_t)vsnprintf(t->data + t->length, LINE_BYTES - t->length, fmt, ap);
     va_end(ap);
+    bti_numbers_end(numbers);
 }
 
-/* The program that uses the library may have set a locale whose decimal point is another sign,
- * perhaps of several bytes: whatever no number has becomes one full stop. */
 static void put_real(text *t, const char *name, double value) {
-    char digits[40], plain[40];
-    if (!isfinite(value)) {
+    if (isfinite(value))
+        put(t, "\"%s\":%.9g,", name, value);
+    else
         put(t, "\"%s\":null,", name);
-        return;
-    }
-    snprintf(digits, sizeof digits, "%.9g", value);
-    size_t n = 0;
-    for (const char *c = digits; *c != 0; c++) {
-        if (strchr("0123456789+-e", *c) != NULL)
-            plain[n++] = *c;
-        else if (n > 0 && plain[n - 1] != '.')
-            plain[n++] = '.';
-    }
-    plain[n] = 0;
-    put(t, "\"%s\":%s,", name, plain);
 }
 
 static size_t format(char *line, const bti_log_record *r) {
