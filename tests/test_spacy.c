@@ -22,6 +22,9 @@ static void add(TCase *tc) { tcase_add_test(tc, build_without); }
 
 #include <pthread.h>
 
+#include "core/data/corpus.h"
+#include "core/decode/translator.h"
+
 /* ---- a small tokeniser ----------------------------------------------------------------------- */
 
 START_TEST(rules_of_a_small_tokeniser) {
@@ -139,6 +142,24 @@ START_TEST(odd_input) {
 END_TEST
 
 /* More different words than are kept. */
+/* What training skips gives an empty translation, also where the tokeniser has tokens for it. */
+START_TEST(lines_blank_to_training_and_translation) {
+    static const char *const line[] = {"", " \t\r", "\v", "\f \v"};
+    bti_run_config cfg = {.data.max_length = 10};
+    bt_translator t = {.cfg = &cfg, .tokenizer = {spacy_open_small()}};
+    bti_ids ids = {0};
+    int64_t cut = 0;
+    for (int i = 0; i < 4; i++) {
+        ck_assert(bti_line_blank(line[i], strlen(line[i])));
+        if (i >= 2) ck_assert_str_ne(spacy_tokens(t.tokenizer[0], line[i]), "");
+        kit_ok(bti_translator_encode(&t, 0, line[i], strlen(line[i]), &ids, &cut));
+        ck_assert_int_eq(ids.count, 0);
+    }
+    bti_ids_free(&ids);
+    bti_tokenizer_free(t.tokenizer[0]);
+}
+END_TEST
+
 START_TEST(many_different_words) {
     bti_tokenizer *t = spacy_open_small();
     int wrong = 0;
@@ -272,6 +293,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, rules_of_a_small_tokeniser);
     tcase_add_test(tc, rules_that_are_odd);
     tcase_add_test(tc, odd_input);
+    tcase_add_test(tc, lines_blank_to_training_and_translation);
     tcase_add_test(tc, many_different_words);
     tcase_add_test(tc, several_threads);
     add_spacy_vocabulary(tc);

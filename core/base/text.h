@@ -24,6 +24,9 @@ static inline void bti_numbers_end(bti_numbers n) {
     freelocale(n.c);
 }
 
+/* Is a code point white space to Python: what str.isspace knows and str.split splits at. */
+int bti_char_is_white(int32_t code);
+
 /* Zero-initialised. After a failed append it stays as it is and bti_text_take tells. */
 typedef struct bti_text {
     char *text;

@@ -2,6 +2,7 @@
 
 #include "core/base/files.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/data/string_table.h"
 #include "core/data/train_text.h"
 
@@ -242,14 +243,10 @@ bt_status bti_words_train(const bti_tokenizer *t, const bti_tokenizer_config *cf
 size_t bti_space_at(const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     if (n == 0) return 0;
-    if (s[0] < 0x80) return s[0] == ' ' || (s[0] >= 9 && s[0] <= 13) || (s[0] >= 28 && s[0] <= 31);
-    if (n >= 2 && s[0] == 0xC2) return s[1] == 0x85 || s[1] == 0xA0 ? 2 : 0;
+    if (s[0] < 0x80) return bti_char_is_white(s[0]);
+    if (n >= 2 && s[0] == 0xC2) return s[1] >= 0x80 && bti_char_is_white(s[1]) ? 2 : 0;
     if (n < 3 || (s[0] != 0xE1 && s[0] != 0xE2 && s[0] != 0xE3)) return 0;
-    unsigned c = (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
-    return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-                   c == 0x202F || c == 0x205F || c == 0x3000
-               ? 3
-               : 0;
+    return bti_char_is_white((s[0] & 15) << 12 | (s[1] & 63) << 6 | (s[2] & 63)) ? 3 : 0;
 }
 
 bt_status bti_buffer_put(bti_buffer *b, const char *text, size_t bytes) {

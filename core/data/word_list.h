@@ -28,7 +28,7 @@ uint64_t bti_words_checksum(const bti_words *w, uint64_t seed);
 bt_status bti_words_train(const bti_tokenizer *t, const bti_tokenizer_config *cfg, const char *path,
                           const char *const *files, size_t count);
 
-/* Bytes of the white-space character at s, 0 when there is none: those of Python's str.isspace. */
+/* Bytes of the white-space character (bti_char_is_white) at s, 0 when there is none. */
 size_t bti_space_at(const char *s, size_t bytes);
 
 /* A growing text; freed with bti_free(b->text). */

@@ -28,12 +28,6 @@ size_t bti_char_at(const char *s, const char *end, int32_t *code) {
     return 1;
 }
 
-int bti_char_is_white(int32_t c) {
-    if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1c && c <= ' ');
-    return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
 /* ---- lower case --------------------------------------------------------------------------------
  */
 

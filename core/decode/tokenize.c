@@ -7,6 +7,7 @@
 #include <utf8proc.h>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 
 /* No pass makes more than three bytes of one. */
 enum { GROWTH = 3 };

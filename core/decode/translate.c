@@ -64,17 +64,11 @@ static bt_status repair(const char *text, size_t bytes, char **out, size_t *out_
     return BT_OK;
 }
 
-static int blank(const char *text, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return 0;
-    return 1;
-}
-
 bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,
                                 bti_ids *ids, int64_t *cut) {
     int64_t most = t->cfg->data.max_length;
     ids->count = 0;
-    if (blank(text, bytes)) return BT_OK;
+    if (bti_line_blank(text, bytes)) return BT_OK;
     BT_TRY(bti_tokenizer_encode(t->tokenizer[side], text, bytes, ids));
     if (ids->count == 0) return BT_OK;
     BT_TRY(bti_ids_push(ids, bti_tokenizer_specials(t->tokenizer[side]).end));
