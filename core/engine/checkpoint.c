@@ -38,6 +38,54 @@ static int is_narrow(const bti_engine *e) {
     return e->plan->places.moments.kind == BTI_MOMENTS_8BIT;
 }
 
+/* ---- metadata ----------------------------------------------------------------------------------
+ */
+
+typedef struct field {
+    const char *key;
+    enum { COUNT, CHECKSUM, REAL, WHOLE_REAL, TEXT } kind;
+    size_t offset; /* in bti_checkpoint_info */
+} field;
+
+/* As they follow one another in the file. */
+#define AT(name) offsetof(bti_checkpoint_info, name)
+static const field fields[] = {{"update", COUNT, AT(update)},
+                               {"steps", COUNT, AT(steps)},
+                               {"source_vocabulary", COUNT, AT(vocab[0])},
+                               {"target_vocabulary", COUNT, AT(vocab[1])},
+                               {"source_tokenizer", CHECKSUM, AT(tokenizer[0])},
+                               {"target_tokenizer", CHECKSUM, AT(tokenizer[1])},
+                               {"corpus", CHECKSUM, AT(corpus)},
+                               {"validated", COUNT, AT(validated)},
+                               {"best_update", COUNT, AT(best_update)},
+                               {"worse", COUNT, AT(worse)},
+                               {"best", REAL, AT(best)},
+                               {"loss_scale", REAL, AT(loss_scale)},
+                               {"good_updates", WHOLE_REAL, AT(good)},
+                               {"run", TEXT, AT(run)},
+                               {"data", TEXT, AT(data)}};
+#undef AT
+enum { FIELDS = sizeof fields / sizeof fields[0] };
+
+/* A text stays where it is; all else is written to `number`. Where numbers have a point. */
+static const char *print_field(const field *f, const bti_checkpoint_info *info, char number[32]) {
+    const void *at = (const char *)info + f->offset;
+    const char *text = f->kind == TEXT ? *(const char *const *)at : number;
+    if (f->kind == COUNT) snprintf(number, 32, "%" PRId64, *(const int64_t *)at);
+    if (f->kind == CHECKSUM) snprintf(number, 32, "%016" PRIx64, *(const uint64_t *)at);
+    if (f->kind == REAL) snprintf(number, 32, "%a", *(const double *)at);
+    if (f->kind == WHOLE_REAL) snprintf(number, 32, "%.0f", *(const double *)at);
+    return text ? text : "";
+}
+
+static void read_field(const field *f, const char *text, bti_checkpoint_info *info) {
+    void *at = (char *)info + f->offset;
+    if (f->kind == COUNT) *(int64_t *)at = strtoll(text, NULL, 10);
+    if (f->kind == CHECKSUM) *(uint64_t *)at = strtoull(text, NULL, 16);
+    if (f->kind == REAL || f->kind == WHOLE_REAL) *(double *)at = strtod(text, NULL);
+    if (f->kind == TEXT) *(const char **)at = text;
+}
+
 /* ---- save --------------------------------------------------------------------------------------
  */
 
@@ -118,7 +166,8 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
     const bti_params *t = &e->model->params;
     const part *parts = is_narrow(e) ? narrow : wide;
     int count = !moments ? 1 : is_narrow(e) ? MOST_PARTS : 3;
-    char number[13][32];
+    char number[FIELDS][32];
+    const char *metadata[2 * (FIELDS + 1)] = {"format", FORMAT};
     bti_st_tensor *tensors = NULL;
     char *names = NULL;
     size_t used = 0;
@@ -126,56 +175,13 @@ bt_status bti_checkpoint_save(bti_engine *e, const char *path, const bti_checkpo
     void *piece = bti_alloc(PIECE, bti_dtype_size(t->dtype));
     bt_status status =
         piece == NULL ? BT_ENOMEM : list_tensors(t, parts, count, &tensors, &names, &used);
-    snprintf(number[0], 32, "%lld", (long long)info->update);
-    snprintf(number[1], 32, "%lld", (long long)info->steps);
-    for (int i = 0; i < 2; i++) {
-        snprintf(number[2 + i], 32, "%lld", (long long)info->vocab[i]);
-        snprintf(number[4 + i], 32, "%016" PRIx64, info->tokenizer[i]);
-    }
-    snprintf(number[6], 32, "%016" PRIx64, info->corpus);
-    snprintf(number[7], 32, "%lld", (long long)info->validated);
-    snprintf(number[8], 32, "%lld", (long long)info->best_update);
-    snprintf(number[9], 32, "%lld", (long long)info->worse);
     bti_numbers numbers = bti_numbers_begin();
-    snprintf(number[10], 32, "%a", info->best);
-    snprintf(number[11], 32, "%a", info->loss_scale);
-    snprintf(number[12], 32, "%.0f", info->good);
+    for (size_t i = 0; i < FIELDS; i++) {
+        metadata[2 * i + 2] = fields[i].key;
+        metadata[2 * i + 3] = print_field(&fields[i], info, number[i]);
+    }
     bti_numbers_end(numbers);
-    const char *metadata[] = {"format",
-                              FORMAT,
-                              "update",
-                              number[0],
-                              "steps",
-                              number[1],
-                              "source_vocabulary",
-                              number[2],
-                              "target_vocabulary",
-                              number[3],
-                              "source_tokenizer",
-                              number[4],
-                              "target_tokenizer",
-                              number[5],
-                              "corpus",
-                              number[6],
-                              "validated",
-                              number[7],
-                              "best_update",
-                              number[8],
-                              "worse",
-                              number[9],
-                              "best",
-                              number[10],
-                              "loss_scale",
-                              number[11],
-                              "good_updates",
-                              number[12],
-                              "run",
-                              info->run,
-                              "data",
-                              info->data ? info->data : ""};
-    if (status == BT_OK)
-        status = bti_st_create(path, tensors, used, metadata,
-                               sizeof metadata / sizeof metadata[0] / 2, &w);
+    if (status == BT_OK) status = bti_st_create(path, tensors, used, metadata, FIELDS + 1, &w);
     for (int k = 0; k < count && status == BT_OK; k++)
         for (int32_t i = 0; i < t->count && status == BT_OK; i++)
             if (has(t, i, &parts[k])) status = write_param(e, w, &parts[k], i, piece);
@@ -210,22 +216,8 @@ bt_status bti_checkpoint_open(const char *path, bti_checkpoint **out) {
         return status;
     }
     bti_numbers numbers = bti_numbers_begin();
-    c->info =
-        (bti_checkpoint_info){.update = strtoll(text(c->file, "update"), NULL, 10),
-                              .steps = strtoll(text(c->file, "steps"), NULL, 10),
-                              .vocab = {strtoll(text(c->file, "source_vocabulary"), NULL, 10),
-                                        strtoll(text(c->file, "target_vocabulary"), NULL, 10)},
-                              .tokenizer = {strtoull(text(c->file, "source_tokenizer"), NULL, 16),
-                                            strtoull(text(c->file, "target_tokenizer"), NULL, 16)},
-                              .corpus = strtoull(text(c->file, "corpus"), NULL, 16),
-                              .run = text(c->file, "run"),
-                              .data = text(c->file, "data"),
-                              .validated = strtoll(text(c->file, "validated"), NULL, 10),
-                              .best_update = strtoll(text(c->file, "best_update"), NULL, 10),
-                              .worse = strtoll(text(c->file, "worse"), NULL, 10),
-                              .best = strtod(text(c->file, "best"), NULL),
-                              .loss_scale = strtod(text(c->file, "loss_scale"), NULL),
-                              .good = strtod(text(c->file, "good_updates"), NULL)};
+    for (size_t i = 0; i < FIELDS; i++)
+        read_field(&fields[i], text(c->file, fields[i].key), &c->info);
     bti_numbers_end(numbers);
     *out = c;
     return BT_OK;
