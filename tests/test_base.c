@@ -3,11 +3,11 @@
 
 #include "core/base/dtype.h"
 #include "core/base/files.h"
+#include "core/base/json.h"
 #include "core/base/philox.h"
 #include "core/base/safetensors.h"
 
 #include <dirent.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -189,6 +189,33 @@ static void check_path(char *got, const char *want) {
     ck_assert_str_eq(got, want);
     bti_free(got);
 }
+
+START_TEST(json) {
+    const char *path = kit_str("%s/x.json", kit_tmpdir());
+    char *text;
+    kit_ok(bti_json_take(
+        json_pack("[f, o, o]", 0.5, bti_json_number((double)NAN), bti_json_number(1.25)), 0,
+        &text));
+    ck_assert_str_eq(text, "[0.5, null, 1.25]");
+    bti_free(text);
+    if (kit_comma_begin()) {
+        json_t *root = bti_json_read("[2.75]", 6);
+        ck_assert(json_real_value(json_array_get(root, 0)) == 2.75);
+        bt_status s = bti_json_take(root, 0, &text);
+        kit_comma_end();
+        kit_ok(s);
+        ck_assert_str_eq(text, "[2.75]");
+        bti_free(text);
+    }
+    kit_ok(bti_json_write(json_pack("{s:i}", "a", 1), path));
+    text = kit_read(path, NULL);
+    ck_assert_str_eq(text, "{\n  \"a\": 1\n}");
+    free(text);
+    ck_assert_ptr_null(bti_json_read("{", 1));
+    kit_fails(bti_json_take(NULL, 0, &text), BT_ENOMEM, "JSON");
+    kit_fails(bti_json_write(NULL, path), BT_ENOMEM, "JSON");
+}
+END_TEST
 
 START_TEST(paths) {
     check_path(bti_path_join("a/b", "c"), "a/b/c");
@@ -666,6 +693,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, load_and_store);
     tcase_add_test(tc, philox_known_answers);
     tcase_add_test(tc, errors_and_allocation);
+    tcase_add_test(tc, json);
     tcase_add_test(tc, paths);
     tcase_add_test(tc, files_round_trip);
     tcase_add_test(tc, files_that_cannot_be);

@@ -1,13 +1,13 @@
 /* bt_vocab_*: tokenisers for people and other programs: training one, looking at it, text to ids
  * and ids to text. */
 #include "core/base/files.h"
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/data/train_text.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,14 +129,6 @@ static json_t *text_json(const char *text, size_t bytes) {
     return j ? j : json_string("\xEF\xBF\xBD");
 }
 
-static bt_status dump(json_t *root, size_t flags, char **out) {
-    char *text = root ? json_dumps(root, flags) : NULL;
-    json_decref(root);
-    *out = text ? bti_strdup(text) : NULL;
-    free(text);
-    return *out ? BT_OK : bti_fail(BT_ENOMEM, "no host memory for JSON");
-}
-
 bt_status bt_vocab_json(const bt_vocab *v, int64_t pieces, char **json) {
     int32_t id[SPECIALS];
     char sum[24];
@@ -150,10 +142,10 @@ bt_status bt_vocab_json(const bt_vocab *v, int64_t pieces, char **json) {
         const char *piece = bti_tokenizer_piece(v->tokenizer, (int32_t)i);
         json_array_append_new(list, text_json(piece, strlen(piece)));
     }
-    return dump(json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "kind", v->kind, "model", v->model,
-                          "size", (json_int_t)bti_tokenizer_size(v->tokenizer), "checksum", sum,
-                          "specials", special, "pieces", list),
-                JSON_INDENT(2), json);
+    return bti_json_take(json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "kind", v->kind, "model",
+                                   v->model, "size", (json_int_t)bti_tokenizer_size(v->tokenizer),
+                                   "checksum", sum, "specials", special, "pieces", list),
+                         JSON_INDENT(2), json);
 }
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
@@ -185,7 +177,7 @@ static bt_status encode_json(const bt_vocab *v, const char *line, size_t bytes, 
     token_lists l = {json_array(), json_array()};
     bt_status s = bti_tokenizer_tokens(v->tokenizer, line, bytes, add_token, &l);
     json_t *root = json_pack("{s:o, s:o}", "tokens", l.tokens, "ids", l.ids);
-    if (s == BT_OK) return dump(root, 0, out);
+    if (s == BT_OK) return bti_json_take(root, 0, out);
     json_decref(root);
     return s;
 }

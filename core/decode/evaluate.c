@@ -1,10 +1,9 @@
 /* bt_evaluate: losses of the references and scores of the translations, in blocks of lines, so that
  * a text of any size takes the memory of one. */
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/decode/score.h"
 #include "core/decode/translator.h"
@@ -167,24 +166,20 @@ bt_status bt_evaluation_text(const bt_evaluation *e, char **text) {
     return *text ? BT_OK : BT_ENOMEM;
 }
 
-/* JSON has no infinity. */
-static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
 bt_status bt_evaluation_json(const bt_evaluation *e, char **json) {
     char *scores;
     BT_TRY(bt_scores_json(&e->scores, &scores));
-    json_t *more = json_loads(scores, 0, NULL);
-    json_t *root = json_pack("{s:I, s:I, s:o, s:o, s:o}", "lines", (json_int_t)e->lines,
-                             "target_tokens", (json_int_t)e->target_tokens, "loss", number(e->loss),
-                             "nll", number(e->nll), "perplexity", number(e->perplexity));
+    json_t *more = bti_json_read(scores, strlen(scores));
+    json_t *root =
+        json_pack("{s:I, s:I, s:o, s:o, s:o}", "lines", (json_int_t)e->lines, "target_tokens",
+                  (json_int_t)e->target_tokens, "loss", bti_json_number(e->loss), "nll",
+                  bti_json_number(e->nll), "perplexity", bti_json_number(e->perplexity));
     int failed = root == NULL || more == NULL || json_object_update(root, more) != 0;
-    char *dump = failed ? NULL : json_dumps(root, JSON_INDENT(2));
-    char *copy = dump ? bti_strdup(dump) : NULL;
-    json_decref(root);
     json_decref(more);
-    free(dump);
     bti_free(scores);
-    if (copy == NULL) return bti_fail(BT_ENOMEM, "no host memory for JSON");
-    *json = copy;
-    return BT_OK;
+    if (failed) {
+        json_decref(root);
+        root = NULL;
+    }
+    return bti_json_take(root, JSON_INDENT(2), json);
 }

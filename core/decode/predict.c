@@ -1,12 +1,11 @@
 /* bt_predict: what a model without a decoder says of each example, in blocks, and how right it is
  * where labels are known. */
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/files.h"
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/data/corpus.h"
@@ -312,18 +311,10 @@ bt_status bt_prediction_scores_text(const bt_prediction_scores *s, char **text) 
     return bti_text_take(&t, text);
 }
 
-/* JSON has no NaN. */
-static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
 bt_status bt_prediction_scores_json(const bt_prediction_scores *s, char **json) {
-    json_t *root = json_pack("{s:I, s:o, s:o, s:o, s:o}", "examples", (json_int_t)s->examples,
-                             "loss", number(s->loss), "accuracy", number(s->accuracy), "f1",
-                             number(s->f1), "mse", number(s->mse));
-    char *dump = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    char *copy = dump ? bti_strdup(dump) : NULL;
-    json_decref(root);
-    free(dump);
-    if (copy == NULL) return bti_fail(BT_ENOMEM, "no host memory for JSON");
-    *json = copy;
-    return BT_OK;
+    json_t *root =
+        json_pack("{s:I, s:o, s:o, s:o, s:o}", "examples", (json_int_t)s->examples, "loss",
+                  bti_json_number(s->loss), "accuracy", bti_json_number(s->accuracy), "f1",
+                  bti_json_number(s->f1), "mse", bti_json_number(s->mse));
+    return bti_json_take(root, JSON_INDENT(2), json);
 }

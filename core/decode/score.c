@@ -1,12 +1,11 @@
 /* Scores of files and lines, signed, as text and JSON. */
 #include "core/decode/score.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/data/corpus.h"
@@ -212,11 +211,9 @@ bt_status bt_scores_json(const bt_scores *s, char **json) {
     if (!failed && s->chrf_signature[0] != 0)
         failed = json_object_set_new(root, "chrf", json_real(s->chrf)) != 0 ||
                  json_object_set_new(root, "chrf_signature", json_string(s->chrf_signature)) != 0;
-    char *dump = failed ? NULL : json_dumps(root, JSON_INDENT(2));
-    char *copy = dump ? bti_strdup(dump) : NULL;
-    json_decref(root);
-    free(dump);
-    if (copy == NULL) return bti_fail(BT_ENOMEM, "out of memory in JSON");
-    *json = copy;
-    return BT_OK;
+    if (failed) {
+        json_decref(root);
+        root = NULL;
+    }
+    return bti_json_take(root, JSON_INDENT(2), json);
 }

@@ -1,9 +1,9 @@
 /* bt_devices_*: every backend and its devices, usable or not and then why; and those that can be
  * planned for from a table. */
-#include <jansson.h>
 #include <stdio.h>
 
 #include "backends/registry.h"
+#include "core/base/json.h"
 #include "core/base/text.h"
 
 /* Names of the types that its ops take as data. */
@@ -80,11 +80,7 @@ static json_t *list_known(void) {
 bt_status bt_devices_json(char **json) {
     json_t *root =
         json_pack("{s:o, s:o}", "devices", list_devices(), "planned_from_a_table", list_known());
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot list devices");
-    *json = text;
-    return BT_OK;
+    return bti_json_take(root, JSON_INDENT(2), json);
 }
 
 /* "; fp32, fp16" and so on. */

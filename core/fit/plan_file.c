@@ -1,10 +1,9 @@
 #include "core/fit/plan_file.h"
 
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/files.h"
+#include "core/base/json.h"
 #include "core/base/status.h"
 
 bt_status bti_plan_file_write(const char *path, const char *device, const char *precision,
@@ -19,12 +18,7 @@ bt_status bti_plan_file_write(const char *path, const char *device, const char *
         "rest", bti_level_name[c->rest], "logit_rows", (json_int_t)p->choices.logit_rows,
         "slice_rows", (json_int_t)c->slice_rows, "total_bytes", (json_int_t)p->total,
         "predicted_seconds", p->seconds);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot write the plan");
-    bt_status status = bti_file_write(path, text, strlen(text));
-    free(text);
-    return status;
+    return bti_json_write(root, path);
 }
 
 /* Which of `count` names the file has there; -1: none of them. */
@@ -54,7 +48,7 @@ bt_status bti_plan_file_read(const char *path, const char *device, const char *p
     char *text;
     size_t bytes;
     BT_TRY(bti_file_read(path, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, 0, NULL);
+    json_t *root = bti_json_read(text, bytes);
     bti_free(text);
     bti_choice c = {0};
     int64_t n = 0, k = 0;

@@ -1,14 +1,13 @@
 #include "core/fit/rates.h"
 
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
 
 #include "backends/registry.h"
 #include "core/base/files.h"
+#include "core/base/json.h"
 #include "core/run/precision.h"
 
 /* ---- measuring --------------------------------------------------------------------------------
@@ -263,7 +262,7 @@ bt_status bti_rates_load(const char *path, const char *key, double flops, bti_ra
     size_t bytes;
     bti_rates r;
     BT_TRY(bti_file_read(path, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, 0, NULL), *rates = json_object_get(root, "seconds");
+    json_t *root = bti_json_read(text, bytes), *rates = json_object_get(root, "seconds");
     const char *device = json_string_value(json_object_get(root, "device"));
     int good = key == NULL || (device != NULL && strcmp(device, key) == 0);
     json_t *stated = json_object_get(root, "stated_flops");
@@ -287,14 +286,11 @@ bt_status bti_rates_save(const char *path, const char *key, double flops, const 
         json_object_set_new(each, bti_cost_name[i], json_real(rates->seconds[i]));
     json_t *root =
         json_pack("{s:s, s:f, s:o}", "device", key, "stated_flops", flops, "seconds", each);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot write rates");
     char *dir = bti_path_dir(path);
     bt_status status = dir ? bti_dir_make(dir) : BT_ENOMEM;
     bti_free(dir);
-    if (status == BT_OK) status = bti_file_write(path, text, strlen(text));
-    free(text);
+    if (status == BT_OK) return bti_json_write(root, path);
+    json_decref(root);
     return status;
 }
 

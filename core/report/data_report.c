@@ -1,8 +1,7 @@
 /* bt_data_check_*: the text of a run as text and JSON. */
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/report/data_check.h"
 
@@ -177,11 +176,5 @@ bt_status bt_data_check_json(const bt_run *run, char **json) {
                   bti_input_json(c, BTI_PART_TRAIN), "valid_inputs",
                   c->has_valid ? bti_input_json(c, BTI_PART_VALID) : json_null());
     bti_data_check_free(c);
-    char *dump = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    char *copy = dump ? bti_strdup(dump) : NULL;
-    json_decref(root);
-    free(dump);
-    if (copy == NULL) return bti_fail(BT_ENOMEM, "no host memory for JSON");
-    *json = copy;
-    return BT_OK;
+    return bti_json_take(root, JSON_INDENT(2), json);
 }

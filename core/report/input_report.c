@@ -1,7 +1,7 @@
 /* The features and labels of a run as text and JSON, for `bantam data check`. */
 #include <inttypes.h>
-#include <jansson.h>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/report/data_check.h"
 

@@ -1,10 +1,10 @@
 /* bt_plan_*: the plan of a run as text and JSON. */
 #include "core/report/plan_report.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/model/head.h"
 #include "core/report/advice.h"
@@ -228,12 +228,7 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
 bt_status bt_plan_json(const bt_plan *plan, char **json) {
     bti_advice_list advice;
     BT_TRY(advice_of(plan->session, &advice));
-    json_t *root = plan_json(plan->session, &advice);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot make the plan's JSON");
-    *json = text;
-    return BT_OK;
+    return bti_json_take(plan_json(plan->session, &advice), JSON_INDENT(2), json);
 }
 
 /* ---- text --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /* bt_plan_largest_batch, bt_plan_sweep: the plan of one run over batches and over budgets. */
-#include <jansson.h>
 #include <stdio.h>
 
+#include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/report/chart.h"
 #include "core/report/memory_map.h"
@@ -99,23 +99,16 @@ bt_status bt_plan_largest_batch_text(const bt_plan *plan, char **text) {
     return bti_text_take(&t, text);
 }
 
-static bt_status dump(json_t *root, char **json) {
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (text == NULL) return bti_fail(BT_ENOMEM, "cannot make the plan's JSON");
-    *json = text;
-    return BT_OK;
-}
-
 bt_status bt_plan_largest_batch_json(const bt_plan *plan, char **json) {
     const bti_session *s = plan->session;
     int64_t batch;
     bti_needs n;
     BT_TRY(find_batch(s, &batch, &n));
-    return dump(json_pack("{s:I, s:s, s:I, s:I, s:f}", "largest_batch", (json_int_t)batch,
-                          "batch_unit", unit_of(s), "budget_bytes", (json_int_t)s->budget.limit,
-                          "total_bytes", (json_int_t)n.total, "seconds_per_update", n.seconds),
-                json);
+    return bti_json_take(json_pack("{s:I, s:s, s:I, s:I, s:f}", "largest_batch", (json_int_t)batch,
+                                   "batch_unit", unit_of(s), "budget_bytes",
+                                   (json_int_t)s->budget.limit, "total_bytes", (json_int_t)n.total,
+                                   "seconds_per_update", n.seconds),
+                         JSON_INDENT(2), json);
 }
 
 /* ---- sweep -------------------------------------------------------------------------------------
@@ -224,5 +217,6 @@ bt_status bt_plan_sweep_json(const bt_plan *plan, const char *svg, char **json) 
                             (json_int_t)n->micro_batches, "recomputed_layers", n->recomputed,
                             "level", level_of(n), "logit_rows", (json_int_t)n->logit_rows));
     }
-    return dump(json_pack("{s:s, s:o}", "device", s->dev->info.name, "sweep", list), json);
+    return bti_json_take(json_pack("{s:s, s:o}", "device", s->dev->info.name, "sweep", list),
+                         JSON_INDENT(2), json);
 }

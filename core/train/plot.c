@@ -1,11 +1,11 @@
 /* A training log as pictures: reads the series, smooths them, says what each chart shows. */
 #include "core/train/plot.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/data/corpus.h"
 #include "core/report/chart.h"
 #include "core/report/svg.h"
@@ -51,7 +51,7 @@ static bt_status push(series *s, double x, double y) {
 }
 
 static bt_status take_line(series *all, const char *line, size_t bytes) {
-    json_t *root = json_loadb(line, bytes, 0, NULL);
+    json_t *root = bti_json_read(line, bytes);
     const json_t *update = json_object_get(root, "update");
     bt_status status = BT_OK;
     for (int k = 0; k < KINDS && json_is_integer(update) && status == BT_OK; k++) {
