@@ -1,6 +1,7 @@
 #include "core/base/text.h"
 
 #include <stdio.h>
+#include <string.h>
 
 int bti_char_is_white(int32_t c) {
     if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1c && c <= ' ');
@@ -8,18 +9,29 @@ int bti_char_is_white(int32_t c) {
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static int reserve(bti_text *t, size_t more) {
-    size_t need = t->bytes + more + 1, n = t->capacity ? t->capacity : 256;
-    while (n < need) n *= 2;
-    if (n == t->capacity) return 1;
-    char *p = bti_realloc(t->text, n, 1);
-    if (p == NULL) {
-        t->status = BT_ENOMEM;
-        return 0;
-    }
-    t->text = p;
-    t->capacity = n;
-    return 1;
+bt_status bti_text_reserve(bti_text *t, size_t bytes) {
+    size_t room = t->capacity ? t->capacity : 256;
+    while (room < bytes) room *= 2;
+    if (room == t->capacity) return BT_OK;
+    char *more = bti_realloc(t->text, room, 1);
+    if (more == NULL) return BT_ENOMEM;
+    t->text = more;
+    t->capacity = room;
+    return BT_OK;
+}
+
+/* For so many more bytes and a 00. */
+static int make_room(bti_text *t, size_t bytes) {
+    if (t->status == BT_OK) t->status = bti_text_reserve(t, t->bytes + bytes + 1);
+    return t->status == BT_OK;
+}
+
+bt_status bti_text_put(bti_text *t, const char *bytes, size_t count) {
+    if (!make_room(t, count)) return t->status;
+    if (count > 0) memcpy(t->text + t->bytes, bytes, count);
+    t->bytes += count;
+    t->text[t->bytes] = 0;
+    return BT_OK;
 }
 
 void bti_text_add(bti_text *t, const char *fmt, ...) {
@@ -29,7 +41,7 @@ void bti_text_add(bti_text *t, const char *fmt, ...) {
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    if (t->status == BT_OK && n >= 0 && reserve(t, (size_t)n)) {
+    if (n >= 0 && make_room(t, (size_t)n)) {
         vsnprintf(t->text + t->bytes, (size_t)n + 1, fmt, again);
         t->bytes += (size_t)n;
     }
@@ -38,8 +50,8 @@ void bti_text_add(bti_text *t, const char *fmt, ...) {
 }
 
 bt_status bti_text_take(bti_text *t, char **out) {
+    make_room(t, 0);
     bt_status status = t->status;
-    if (status == BT_OK && !reserve(t, 0)) status = BT_ENOMEM;
     if (status != BT_OK) {
         bti_free(t->text);
     } else {

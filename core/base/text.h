@@ -1,4 +1,4 @@
-/* Numbers and texts that are the same in every locale, and a text that grows by printf. */
+/* Numbers and texts that are the same in every locale, and a text that grows. */
 #ifndef BANTAM_BASE_TEXT_H
 #define BANTAM_BASE_TEXT_H
 
@@ -27,7 +27,8 @@ static inline void bti_numbers_end(bti_numbers n) {
 /* Is a code point white space to Python: what str.isspace knows and str.split splits at. */
 int bti_char_is_white(int32_t code);
 
-/* Zero-initialised. After a failed append it stays as it is and bti_text_take tells. */
+/* Zero-initialised; `text` is freed with bti_free. After a failed append it stays as it is, and
+ * bti_text_take tells. */
 typedef struct bti_text {
     char *text;
     size_t bytes, capacity;
@@ -36,6 +37,10 @@ typedef struct bti_text {
 
 /* Numbers have a point. */
 void bti_text_add(bti_text *t, const char *fmt, ...) BTI_PRINTF(2, 3);
+/* Appends these bytes; gives t->status. A 00 stands behind. */
+bt_status bti_text_put(bti_text *t, const char *bytes, size_t count);
+/* Room for so many bytes in all, which the caller fills; what is there stays. */
+bt_status bti_text_reserve(bti_text *t, size_t bytes);
 /* Hands the text over (bti_free), or gives what went wrong and frees it. */
 bt_status bti_text_take(bti_text *t, char **out);
 

@@ -3,6 +3,7 @@
 #ifndef BANTAM_DATA_SPACY_H
 #define BANTAM_DATA_SPACY_H
 
+#include "core/base/text.h"
 #include "core/data/string_table.h"
 #include "core/data/word_list.h"
 
@@ -18,7 +19,7 @@ typedef struct bti_alternative {
 
 /* A pattern of Python's `re` as PCRE2 has it. */
 typedef struct bti_translation {
-    bti_buffer out;
+    bti_text out;
     bti_alternative *alternative;
     size_t alternatives, room;
     int refers; /* to groups by number: the alternatives do not stand alone */
@@ -93,7 +94,6 @@ int bti_spacy_exception_of_two(const bti_spacy *s, const char *a, const char *b)
 /* ---- text (spacy_text.c) --------------------------------------------------------------------- */
 
 /* Appends the text that tokens were made of, as far as it can be told. */
-bt_status bti_spacy_join(const bti_spacy *s, const char *const *token, size_t count,
-                         bti_buffer *out);
+bt_status bti_spacy_join(const bti_spacy *s, const char *const *token, size_t count, bti_text *out);
 
 #endif

@@ -131,12 +131,12 @@ static bt_status compare(void *user, const char *token, size_t bytes, int32_t id
 /* Do the rules cut left + sign + right into just these? */
 static bt_status is_cut_so(const joiner *j, const char *sign, int *so) {
     cut c = {.want = {before(j), sign, neighbour(j, j->at + 1)}, .same = 1};
-    bti_buffer b = {0};
+    bti_text b = {0};
     bt_status s = BT_OK;
     *so = 0;
     if (!ends_word(c.want[0]) || !begins_word(c.want[2])) return BT_OK;
-    for (int i = 0; i < 3 && s == BT_OK; i++) s = bti_buffer_put(&b, c.want[i], strlen(c.want[i]));
-    if (s == BT_OK) s = bti_spacy_tokens(j->s, b.text, b.used, compare, &c);
+    for (int i = 0; i < 3 && s == BT_OK; i++) s = bti_text_put(&b, c.want[i], strlen(c.want[i]));
+    if (s == BT_OK) s = bti_spacy_tokens(j->s, b.text, b.bytes, compare, &c);
     bti_free(b.text);
     *so = c.same && c.seen == 3;
     return s;
@@ -173,14 +173,14 @@ static bt_status place_of(joiner *j, place *out) {
 }
 
 bt_status bti_spacy_join(const bti_spacy *s, const char *const *token, size_t count,
-                         bti_buffer *out) {
+                         bti_text *out) {
     joiner j = {.s = s, .token = token, .count = count};
     int glued = 1; /* to the token before */
     for (; j.at < count; j.at++) {
         place p;
         BT_TRY(place_of(&j, &p));
-        if (!glued && p != LEFT && p != BOTH) BT_TRY(bti_buffer_put(out, " ", 1));
-        BT_TRY(bti_buffer_put(out, token[j.at], strlen(token[j.at])));
+        if (!glued && p != LEFT && p != BOTH) BT_TRY(bti_text_put(out, " ", 1));
+        BT_TRY(bti_text_put(out, token[j.at], strlen(token[j.at])));
         glued = p == RIGHT || p == BOTH;
     }
     return BT_OK;

@@ -48,7 +48,7 @@ static bt_status refuse(const translator *x, const char *what) {
 }
 
 static bt_status put(translator *x, const char *text) {
-    return bti_buffer_put(&x->t->out, text, strlen(text));
+    return bti_text_put(&x->t->out, text, strlen(text));
 }
 
 static int peek(const translator *x) { return x->at < x->n ? (unsigned char)x->s[x->at] : NO_CHAR; }
@@ -292,7 +292,7 @@ static bt_status copy_to(translator *x, char end) {
     const char *from = x->s + x->at, *to = memchr(from, end, x->n - x->at);
     if (to == NULL) return refuse(x, "a group without end");
     x->at += (size_t)(to - from) + 1;
-    return bti_buffer_put(&x->t->out, from, (size_t)(to - from) + 1);
+    return bti_text_put(&x->t->out, from, (size_t)(to - from) + 1);
 }
 
 /* "(?flags)" at the start, or "(?flags-flags:". */
@@ -324,7 +324,7 @@ static bt_status flags(translator *x, int at_start) {
 
 /* Behind "(". */
 static bt_status group(translator *x) {
-    int at_start = x->t->out.used == 0;
+    int at_start = x->t->out.bytes == 0;
     if (!take(x, '?')) return open_group(x, "(");
     if (take(x, ':')) return open_group(x, "(?:");
     if (take(x, '=')) return open_group(x, "(?=");
@@ -391,7 +391,7 @@ static bt_status end_alternative(translator *x) {
         t->alternative = more;
         t->room = room;
     }
-    t->alternative[t->alternatives++] = (bti_alternative){t->out.used, plus(length, 1)};
+    t->alternative[t->alternatives++] = (bti_alternative){t->out.bytes, plus(length, 1)};
     x->at_end = 0;
     return BT_OK;
 }
@@ -438,7 +438,7 @@ bt_status bti_pattern_translate(const char *name, const char *python, size_t byt
                                 bti_translation *out) {
     *out = (bti_translation){.refers = 0};
     translator x = {.name = name, .s = python, .n = bytes, .t = out};
-    bt_status s = bti_buffer_put(&out->out, "", 0);
+    bt_status s = bti_text_put(&out->out, "", 0);
     if (s == BT_OK && bti_utf8_check(python, bytes) < bytes)
         s = bti_fail(BT_EINPUT, "%s: the pattern is not UTF-8, or holds a 00", name);
     while (s == BT_OK && x.at < x.n) s = item(&x);

@@ -2,6 +2,7 @@
 #include "core/data/tokenizer_ops.h"
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 
 #ifdef BT_SPACY_MISSING
 
@@ -84,9 +85,9 @@ static const char *spacy_piece(const bti_tokenizer *t, int32_t id) {
 
 static bt_status spacy_decode(const bti_tokenizer *t, const int32_t *ids, int64_t count,
                               char **text, size_t *bytes) {
-    bti_buffer b = {0};
+    bti_text b = {0};
     size_t n = 0;
-    bt_status s = bti_buffer_put(&b, "", 0);
+    bt_status s = bti_text_put(&b, "", 0);
     const char **token = bti_alloc((size_t)count, sizeof *token);
     if (token == NULL) s = BT_ENOMEM;
     for (int64_t i = 0; i < count && s == BT_OK; i++)
@@ -98,7 +99,7 @@ static bt_status spacy_decode(const bti_tokenizer *t, const int32_t *ids, int64_
         return s;
     }
     *text = b.text;
-    *bytes = b.used;
+    *bytes = b.bytes;
     return BT_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "core/data/tokenizer_ops.h"
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/data/word_list.h"
 
 #include <string.h>
@@ -37,20 +38,20 @@ static bt_status words_tokens(const bti_tokenizer *t, const char *text, size_t b
 
 static bt_status words_decode(const bti_tokenizer *t, const int32_t *ids, int64_t count,
                               char **text, size_t *bytes) {
-    bti_buffer b = {0};
-    bt_status s = bti_buffer_put(&b, "", 0);
+    bti_text b = {0};
+    bt_status s = bti_text_put(&b, "", 0);
     for (int64_t i = 0; i < count && s == BT_OK; i++) {
         if (ids[i] < BTI_WORD_UNK) continue;
         const char *word = bti_words_text(t->impl, ids[i]);
-        if (b.used > 0) s = bti_buffer_put(&b, " ", 1);
-        if (s == BT_OK) s = bti_buffer_put(&b, word, strlen(word));
+        if (b.bytes > 0) s = bti_text_put(&b, " ", 1);
+        if (s == BT_OK) s = bti_text_put(&b, word, strlen(word));
     }
     if (s != BT_OK) {
         bti_free(b.text);
         return s;
     }
     *text = b.text;
-    *bytes = b.used;
+    *bytes = b.bytes;
     return BT_OK;
 }
 

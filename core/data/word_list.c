@@ -192,20 +192,15 @@ static candidate *choose(const counts *c, int64_t min_count, int64_t *kept) {
 }
 
 static bt_status write_list(const char *path, const candidate *list, int64_t count) {
-    bti_buffer b = {0};
-    bt_status s = BT_OK;
-    for (int i = 0; i < BTI_WORD_FIRST && s == BT_OK; i++) {
-        s = bti_buffer_put(&b, specials[i], strlen(specials[i]));
-        if (s == BT_OK) s = bti_buffer_put(&b, "\n", 1);
+    bti_text t = {0};
+    for (int i = 0; i < BTI_WORD_FIRST; i++) bti_text_add(&t, "%s\n", specials[i]);
+    for (int64_t i = 0; i < count; i++) {
+        bti_text_put(&t, list[i].word, list[i].bytes);
+        bti_text_add(&t, "\t%" PRId64 "\n", list[i].count);
     }
-    for (int64_t i = 0; i < count && s == BT_OK; i++) {
-        char number[32];
-        int n = snprintf(number, sizeof number, "\t%" PRId64 "\n", list[i].count);
-        s = bti_buffer_put(&b, list[i].word, list[i].bytes);
-        if (s == BT_OK) s = bti_buffer_put(&b, number, (size_t)n);
-    }
-    if (s == BT_OK) s = bti_file_write(path, b.text, b.used);
-    bti_free(b.text);
+    bt_status s = t.status;
+    if (s == BT_OK) s = bti_file_write(path, t.text, t.bytes);
+    bti_free(t.text);
     return s;
 }
 
@@ -238,7 +233,7 @@ bt_status bti_words_train(const bti_tokenizer *t, const bti_tokenizer_config *cf
     return s;
 }
 
-/* ---- characters and text --------------------------------------------------------------------- */
+/* ---- characters --------------------------------------------------------------------- */
 
 size_t bti_space_at(const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
@@ -247,18 +242,4 @@ size_t bti_space_at(const char *text, size_t n) {
     if (n >= 2 && s[0] == 0xC2) return s[1] >= 0x80 && bti_char_is_white(s[1]) ? 2 : 0;
     if (n < 3 || (s[0] != 0xE1 && s[0] != 0xE2 && s[0] != 0xE3)) return 0;
     return bti_char_is_white((s[0] & 15) << 12 | (s[1] & 63) << 6 | (s[2] & 63)) ? 3 : 0;
-}
-
-bt_status bti_buffer_put(bti_buffer *b, const char *text, size_t bytes) {
-    if (b->room - b->used <= bytes) {
-        size_t room = 2 * (b->used + bytes) + 64;
-        char *more = bti_realloc(b->text, room, 1);
-        if (more == NULL) return BT_ENOMEM;
-        b->text = more;
-        b->room = room;
-    }
-    if (bytes > 0) memcpy(b->text + b->used, text, bytes);
-    b->used += bytes;
-    b->text[b->used] = 0;
-    return BT_OK;
 }

@@ -31,12 +31,4 @@ bt_status bti_words_train(const bti_tokenizer *t, const bti_tokenizer_config *cf
 /* Bytes of the white-space character (bti_char_is_white) at s, 0 when there is none. */
 size_t bti_space_at(const char *s, size_t bytes);
 
-/* A growing text; freed with bti_free(b->text). */
-typedef struct bti_buffer {
-    char *text;
-    size_t used, room;
-} bti_buffer;
-/* Appends; there is always a 00 behind. */
-bt_status bti_buffer_put(bti_buffer *b, const char *text, size_t bytes);
-
 #endif

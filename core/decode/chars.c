@@ -6,16 +6,6 @@
 
 #include "core/base/status.h"
 
-bt_status bti_buffer_reserve(bti_buffer *b, size_t bytes) {
-    if (bytes <= b->room) return BT_OK;
-    size_t room = bytes > 2 * b->room ? bytes : 2 * b->room;
-    char *more = bti_realloc(b->data, room, 1);
-    if (more == NULL) return BT_ENOMEM;
-    b->data = more;
-    b->room = room;
-    return BT_OK;
-}
-
 size_t bti_char_at(const char *s, const char *end, int32_t *code) {
     unsigned char first = (unsigned char)*s;
     if (first < 0x80) {
@@ -86,9 +76,9 @@ static int cased_before(const char *start, const char *at) {
     return 0;
 }
 
-bt_status bti_lowercase(const char *text, size_t bytes, bti_buffer *out) {
+bt_status bti_lowercase(const char *text, size_t bytes, bti_text *out) {
     /* U+023A and others grow from two bytes to three */
-    BT_TRY(bti_buffer_reserve(out, 2 * bytes + 1));
+    BT_TRY(bti_text_reserve(out, 2 * bytes + 1));
     const char *end = text + bytes;
     size_t to = 0;
     for (const char *s = text; s < end;) {
@@ -96,18 +86,18 @@ bt_status bti_lowercase(const char *text, size_t bytes, bti_buffer *out) {
         size_t n = bti_char_at(s, end, &c);
         const char *behind = s + n;
         if (c < 0x80) {
-            out->data[to++] = (char)(c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c);
+            out->text[to++] = (char)(c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c);
         } else if (c == 0x130) {
-            memcpy(out->data + to, "i\xcc\x87", 3);
+            memcpy(out->text + to, "i\xcc\x87", 3);
             to += 3;
         } else {
             int32_t low = utf8proc_tolower(c);
             if (c == 0x3a3 && cased_before(text, s) && !cased_behind(behind, end)) low = 0x3c2;
             if (low == c) { /* also what is no UTF-8 */
-                memcpy(out->data + to, s, n);
+                memcpy(out->text + to, s, n);
                 to += n;
             } else {
-                to += (size_t)utf8proc_encode_char(low, (utf8proc_uint8_t *)out->data + to);
+                to += (size_t)utf8proc_encode_char(low, (utf8proc_uint8_t *)out->text + to);
             }
         }
         s = behind;

@@ -6,21 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/bantam.h"
-
-/* A growing text; zero-initialised it is empty. `data` is freed with bti_free. */
-typedef struct bti_buffer {
-    char *data;
-    size_t bytes, room;
-} bti_buffer;
-
-/* Makes room for so many bytes in all; what is there stays. */
-bt_status bti_buffer_reserve(bti_buffer *b, size_t bytes);
+#include "core/base/text.h"
 
 /* Bytes of the character at s < end, and its code; a byte that is no UTF-8 has a surrogate's. */
 size_t bti_char_at(const char *s, const char *end, int32_t *code);
 
 /* str.lower(): with U+0130 as two characters and the final form of sigma. */
-bt_status bti_lowercase(const char *text, size_t bytes, bti_buffer *out);
+bt_status bti_lowercase(const char *text, size_t bytes, bti_text *out);
 
 #endif

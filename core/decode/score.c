@@ -17,7 +17,7 @@ struct bti_scorer {
     bt_score_options options;
     bti_tokenization kind;
     bti_tokens hypothesis, reference;
-    bti_buffer lower_hypothesis, lower_reference;
+    bti_text lower_hypothesis, lower_reference;
     bti_ngrams ngrams;
     bti_bleu bleu;
     bti_chrf chrf;
@@ -63,15 +63,15 @@ void bti_scorer_close(bti_scorer *s) {
     if (s == NULL) return;
     bti_tokens_free(&s->hypothesis);
     bti_tokens_free(&s->reference);
-    bti_free(s->lower_hypothesis.data);
-    bti_free(s->lower_reference.data);
+    bti_free(s->lower_hypothesis.text);
+    bti_free(s->lower_reference.text);
     bti_ngrams_free(&s->ngrams);
     bti_free(s);
 }
 
-static bt_status lower(bti_buffer *to, const char **text, size_t *bytes) {
+static bt_status lower(bti_text *to, const char **text, size_t *bytes) {
     BT_TRY(bti_lowercase(*text, *bytes, to));
-    *text = to->data;
+    *text = to->text;
     *bytes = to->bytes;
     return BT_OK;
 }

@@ -17,9 +17,9 @@ typedef size_t (*pass)(const char *in, size_t n, char *out);
 
 static bt_status run_passes(bti_tokens *t, const pass *passes, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        BT_TRY(bti_buffer_reserve(&t->scratch, GROWTH * t->line.bytes + 1));
-        t->scratch.bytes = passes[i](t->line.data, t->line.bytes, t->scratch.data);
-        bti_buffer swap = t->line;
+        BT_TRY(bti_text_reserve(&t->scratch, GROWTH * t->line.bytes + 1));
+        t->scratch.bytes = passes[i](t->line.text, t->line.bytes, t->scratch.text);
+        bti_text swap = t->line;
         t->line = t->scratch;
         t->scratch = swap;
     }
@@ -90,14 +90,14 @@ static size_t split_dash_after_digit(const char *in, size_t n, char *out) {
 }
 
 /* Replaces each `what` by a text that is not longer, from left to right. */
-static void replace(bti_buffer *t, const char *what, const char *by) {
+static void replace(bti_text *t, const char *what, const char *by) {
     size_t n = strlen(what), m = strlen(by), to = 0;
     for (size_t i = 0; i < t->bytes;) {
-        if (t->bytes - i >= n && memcmp(t->data + i, what, n) == 0) {
-            to += put(t->data + to, by, m);
+        if (t->bytes - i >= n && memcmp(t->text + i, what, n) == 0) {
+            to += put(t->text + to, by, m);
             i += n;
         } else {
-            t->data[to++] = t->data[i++];
+            t->text[to++] = t->text[i++];
         }
     }
     t->bytes = to;
@@ -107,13 +107,13 @@ static const pass rules_13a[] = {split_punctuation, split_stop_after_other, spli
                                  split_dash_after_digit};
 
 static bt_status make_13a(bti_tokens *t) {
-    bti_buffer *a = &t->line;
-    BT_TRY(bti_buffer_reserve(a, a->bytes + 2));
-    memmove(a->data + 1, a->data, a->bytes);
+    bti_text *a = &t->line;
+    BT_TRY(bti_text_reserve(a, a->bytes + 2));
+    memmove(a->text + 1, a->text, a->bytes);
     a->bytes += 2;
-    a->data[0] = a->data[a->bytes - 1] = ' ';
-    if (memchr(a->data, '<', a->bytes) != NULL) replace(a, "<skipped>", "");
-    if (memchr(a->data, '&', a->bytes) != NULL) {
+    a->text[0] = a->text[a->bytes - 1] = ' ';
+    if (memchr(a->text, '<', a->bytes) != NULL) replace(a, "<skipped>", "");
+    if (memchr(a->text, '&', a->bytes) != NULL) {
         replace(a, "&quot;", "\"");
         replace(a, "&amp;", "&");
         replace(a, "&lt;", "<");
@@ -252,7 +252,7 @@ static bt_status push_chrf_word(bti_tokens *t, const char *start, const char *en
 }
 
 static bt_status split_words(bti_tokens *t, bti_tokenization kind) {
-    const char *s = t->line.data, *end = s + t->line.bytes, *start = NULL;
+    const char *s = t->line.text, *end = s + t->line.bytes, *start = NULL;
     bt_status (*push_word)(bti_tokens *, const char *, const char *) =
         kind == BTI_TOKENS_CHRF ? push_chrf_word : push;
     t->count = 0;
@@ -295,8 +295,8 @@ bt_status bti_tokenize(bti_tokenization kind, const char *line, size_t bytes, bt
                                       split_symbols};
     static const pass rules_zh[] = {split_chinese};
     trim(&line, &bytes, kind == BTI_TOKENS_ZH);
-    BT_TRY(bti_buffer_reserve(&out->line, bytes + 2));
-    memcpy(out->line.data, line, bytes);
+    BT_TRY(bti_text_reserve(&out->line, bytes + 2));
+    memcpy(out->line.text, line, bytes);
     out->line.bytes = bytes;
     if (kind == BTI_TOKENS_13A) BT_TRY(make_13a(out));
     if (kind == BTI_TOKENS_INTL)
@@ -309,7 +309,7 @@ bt_status bti_tokenize(bti_tokenization kind, const char *line, size_t bytes, bt
 }
 
 void bti_tokens_free(bti_tokens *t) {
-    bti_free(t->line.data);
-    bti_free(t->scratch.data);
+    bti_free(t->line.text);
+    bti_free(t->scratch.text);
     bti_free(t->list);
 }

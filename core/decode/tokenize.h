@@ -20,7 +20,7 @@ typedef struct bti_token {
 
 /* The tokens of one line; reused for the next, zero-initialised at first. */
 typedef struct bti_tokens {
-    bti_buffer line, scratch; /* `list` points into `line` */
+    bti_text line, scratch; /* `list` points into `line` */
     bti_token *list;
     size_t count, room;
 } bti_tokens;
