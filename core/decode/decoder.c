@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 
 /* Tokens a sentence that room is planned for, beside one of full length. */
@@ -45,8 +46,6 @@ void bti_decoder_specials(bti_decoder_config *cfg, int32_t start, int32_t end, i
     for (int i = 3; i < BT_TOPK_FORBID; i++) cfg->forbid[i] = -1;
 }
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* With segments: every example may have as many rows of each feature as there can be; `tokens` is
  * what text may have. */
 static void cap_segments(const bti_decoder *d, int64_t batch, int64_t tokens, bti_decode_shape *s) {
@@ -63,14 +62,14 @@ static void cap_segments(const bti_decoder *d, int64_t batch, int64_t tokens, bt
     else
         s->source_rows = m->vocab[0] > 0 ? s->source_tokens : batch * m->cfg.feature[0].rows;
     if (m->vocab[0] > 0) /* where features are short, there may be more text */
-        s->source_tokens = min64(s->source_rows, batch * d->cfg.length);
+        s->source_tokens = bti_min(s->source_rows, batch * d->cfg.length);
     s->source_rows = bti_round_tile(s->source_rows, d->tile);
 }
 
 static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
     int64_t length = d->cfg.length, beam = d->cfg.beam;
-    int64_t source = length + (batch - 1) * min64(length, PLANNED_SOURCE);
-    int64_t cache = beam * (length + (batch - 1) * min64(length, PLANNED_TARGET));
+    int64_t source = length + (batch - 1) * bti_min(length, PLANNED_SOURCE);
+    int64_t cache = beam * (length + (batch - 1) * bti_min(length, PLANNED_TARGET));
     bti_decode_shape s = {.sentences = batch,
                           .source_rows = bti_round_tile(source, d->tile),
                           .hypotheses = batch * beam,
@@ -78,8 +77,8 @@ static bti_decode_shape caps_for(const bti_decoder *d, int64_t batch) {
                           .hypothesis_rows = bti_round_tile(batch * beam, d->tile),
                           .steps = length,
                           .cache_rows = cache + d->tile,
-                          .candidates = min64(2 * beam, d->model->vocab[1])};
-    s.logit_rows = d->tile > 0 ? d->tile : min64(s.hypothesis_rows, LOGIT_ROWS);
+                          .candidates = bti_min(2 * beam, d->model->vocab[1])};
+    s.logit_rows = d->tile > 0 ? d->tile : bti_min(s.hypothesis_rows, LOGIT_ROWS);
     cap_segments(d, batch, source, &s);
     return s;
 }
@@ -205,7 +204,7 @@ bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
 static int64_t limit_of(const bti_decoder *d, int64_t source) {
     int64_t limit = d->cfg.max_length ? d->cfg.max_length : 2 * source + 10;
     if (source == 0 && d->cfg.max_length == 0) limit = d->caps.steps; /* no text to go by */
-    return min64(limit, d->caps.steps);
+    return bti_min(limit, d->caps.steps);
 }
 
 int64_t bti_decoder_batch(const bti_decoder *d, const bti_source *const *source, int64_t from,

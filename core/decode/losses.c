@@ -1,5 +1,6 @@
 #include "core/decode/losses.h"
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 
 /* Tokens a sentence that room is planned for, beside one of full length. */
@@ -22,8 +23,6 @@ struct bti_losses {
     int64_t (*counts)[2];
 };
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* With segments: rows[0] is what text may have, and becomes what the encoder may. */
 static void cap_segments(const bti_losses *l, int64_t batch, bti_shape *s) {
     const bti_model *m = l->model;
@@ -35,17 +34,17 @@ static void cap_segments(const bti_losses *l, int64_t batch, bti_shape *s) {
         all += s->feature[f];
     }
     s->rows[0] = m->cfg.fusion == BTI_FUSION_CONCAT ? all : text > 0 ? text : s->feature[0];
-    s->tokens = text > 0 ? min64(s->rows[0], batch * l->cfg.length) : 0;
-    s->distinct[0] = min64(s->tokens, m->vocab[0]);
+    s->tokens = text > 0 ? bti_min(s->rows[0], batch * l->cfg.length) : 0;
+    s->distinct[0] = bti_min(s->tokens, m->vocab[0]);
     bti_shape_settle(m, s);
 }
 
 static bti_shape caps_for(const bti_losses *l, int64_t batch) {
-    int64_t length = l->cfg.length, rows = length + (batch - 1) * min64(length, PLANNED_ROWS);
+    int64_t length = l->cfg.length, rows = length + (batch - 1) * bti_min(length, PLANNED_ROWS);
     bti_shape s = {.sentences = batch};
     for (int i = 0; i < 2; i++) {
         s.rows[i] = rows;
-        s.distinct[i] = min64(rows, l->model->vocab[i]);
+        s.distinct[i] = bti_min(rows, l->model->vocab[i]);
         s.longest[i] = length;
     }
     if (!bti_has_decoder(&l->model->cfg)) s.rows[1] = batch;
@@ -75,7 +74,7 @@ bt_status bti_losses_new(const bti_model *m, const bt_planning *planning, const 
     l->model = m;
     l->places = *places;
     l->caps = caps_for(l, batch);
-    l->logit_rows = min64(l->caps.rows[1], LOGIT_ROWS);
+    l->logit_rows = bti_min(l->caps.rows[1], LOGIT_ROWS);
     bti_staging_plan(m, &l->caps, align, &l->places.staging);
     bt_status status = bti_program_new("losses", planning, info, &l->plan);
     if (status == BT_OK) status = emit(l, l->plan, &l->caps, &unused);
@@ -192,7 +191,7 @@ static bt_status count_rows(const bti_losses *l, const bti_sentence *s, int64_t 
 bt_status bti_losses_run(bti_losses *l, const bti_sentence *sentence, int64_t n, float *outputs,
                          bti_loss_sum *sum) {
     for (int64_t at = 0, take; at < n; at += take) {
-        int64_t block = min64(n - at, l->caps.sentences);
+        int64_t block = bti_min(n - at, l->caps.sentences);
         for (int64_t i = 0; i < block; i++) BT_TRY(count_rows(l, &sentence[at + i], l->counts[i]));
         take = bti_split_next(&l->caps, (const int64_t(*)[2])l->counts, 0, block);
         float *to = outputs ? outputs + at * l->model->cfg.outputs : NULL;

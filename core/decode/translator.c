@@ -6,6 +6,7 @@
 
 #include "backends/registry.h"
 #include "core/base/files.h"
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/engine/checkpoint.h"
 #include "core/fit/device.h"
@@ -54,8 +55,6 @@ static bt_status open_tokenizer(const bti_checkpoint *c, const bti_run_config *c
     return status;
 }
 
-static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* Losses run between translations, so that they share memory. */
 static bt_status plan_losses(bt_translator *t, int64_t batch, uint64_t region[BTI_REGION_COUNT]) {
     bti_losses_config cfg = {.start = t->decoding.start,
@@ -67,9 +66,9 @@ static bt_status plan_losses(bt_translator *t, int64_t batch, uint64_t region[BT
     BT_TRY(bti_losses_new(t->model, t->dev->driver->planning, &t->dev->info, &t->places, &cfg,
                           batch, &t->losses));
     region[BTI_REGION_STAGING] =
-        max_u64(region[BTI_REGION_STAGING], bti_losses_staging_bytes(t->losses));
+        bti_max_u64(region[BTI_REGION_STAGING], bti_losses_staging_bytes(t->losses));
     region[BTI_REGION_DYNAMIC] =
-        max_u64(region[BTI_REGION_DYNAMIC], bti_losses_dynamic_bytes(t->losses));
+        bti_max_u64(region[BTI_REGION_DYNAMIC], bti_losses_dynamic_bytes(t->losses));
     return BT_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 
 /* Chunk rows from large to small. Above 1,024 rows a chunk's products are as fast as they get; the
@@ -12,9 +13,6 @@
 static const int64_t chunk_rows[BTI_CHUNKS] = {1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1};
 enum { CHUNKS_ANY = 6 };
 static const int32_t segment_layers[BTI_SEGMENTS] = {2, 3, 4, 6};
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- profiles ---------------------------------------------------------------------------------
  */
@@ -87,7 +85,7 @@ static bt_status probe_first(bti_mixer *k, bti_set *t) {
  * little more and cost time. */
 static void list_rows(const bti_mixer *k, bti_set *t) {
     const bti_plan_options *o = k->s->opt;
-    int64_t rows = max64(t->caps.rows[0], t->caps.rows[1]), target = t->caps.rows[1];
+    int64_t rows = bti_max(t->caps.rows[0], t->caps.rows[1]), target = t->caps.rows[1];
     int last = t->parts >= k->s->w->max_sentences ? BTI_CHUNKS : CHUNKS_ANY;
     t->slice[t->slices++] = o->force_slice_rows;
     for (int64_t i = 2; o->force_slice_rows == 0 && o->force_recompute_layers < 0 && i <= 16;
@@ -128,16 +126,16 @@ typedef struct sum {
 } sum;
 
 static sum add_up(const bti_model *m, const mixture *x) {
-    sum s = {0, max64(x->a->outside[BTI_BELOW], x->b->outside[BTI_BELOW]), 0};
-    int64_t between = max64(x->a->outside[BTI_BETWEEN], x->b->outside[BTI_BETWEEN]);
+    sum s = {0, bti_max(x->a->outside[BTI_BELOW], x->b->outside[BTI_BELOW]), 0};
+    int64_t between = bti_max(x->a->outside[BTI_BETWEEN], x->b->outside[BTI_BETWEEN]);
     for (int32_t i = 0; i < m->layers; i++) {
         const bti_profile *p = i < x->layers ? x->a : x->b, *peak = p;
         if (i + 1 == x->layers && x->tail != NULL) p = peak = x->tail;
         if (i == x->layers && i > 0 && x->edge != NULL) peak = x->edge;
-        s.peak = max64(s.peak, s.kept + peak->peak[i]);
+        s.peak = bti_max(s.peak, s.kept + peak->peak[i]);
         s.kept += p->kept[i];
         s.seconds += p->seconds[i];
-        if (i + 1 == m->cfg.encoder_layers) s.peak = max64(s.peak, s.kept + between);
+        if (i + 1 == m->cfg.encoder_layers) s.peak = bti_max(s.peak, s.kept + between);
     }
     return s;
 }
@@ -151,11 +149,11 @@ static int64_t floor_of(const bti_mixer *k) {
 static void offer(bti_mixer *k, const bti_set *t, const bti_choice *choice, const mixture *x) {
     if (!x->a->usable || !x->b->usable) return;
     sum s = add_up(k->s->m, x);
-    int64_t least = max64(s.peak, floor_of(k));
+    int64_t least = bti_max(s.peak, floor_of(k));
     if (least > k->limit) return;
     for (int i = 0; i < t->chunks; i++) {
         const bti_profile *o = &t->output[i];
-        bti_candidate c = {*choice, max64(least, s.kept + o->outside[BTI_ABOVE]),
+        bti_candidate c = {*choice, bti_max(least, s.kept + o->outside[BTI_ABOVE]),
                            t->mean_parts * (s.seconds + o->outside_seconds) - t->saved +
                                k->s->update_seconds};
         c.choice.logit_rows = t->chunk[i];
@@ -229,7 +227,7 @@ int bti_fixed_levels(const bti_search *s, bti_choice *out) {
     const bti_plan_options *o = s->opt;
     *out = (bti_choice){.level = BTI_LEVEL_LAYERS};
     if (o->force_recompute_layers >= 0) {
-        out->layers = (int32_t)min64(o->force_recompute_layers, s->m->layers);
+        out->layers = (int32_t)bti_min(o->force_recompute_layers, s->m->layers);
         if (o->force_level) out->level = o->force_level;
         out->rest = o->force_rest;
         out->segment = o->force_segment;
@@ -242,7 +240,7 @@ int bti_fixed_levels(const bti_search *s, bti_choice *out) {
 }
 
 bt_status bti_set_fill(bti_mixer *k, bti_set *t) {
-    int32_t longest = (int32_t)max64(k->s->m->cfg.encoder_layers, k->s->m->cfg.decoder_layers);
+    int32_t longest = (int32_t)bti_max(k->s->m->cfg.encoder_layers, k->s->m->cfg.decoder_layers);
     bti_choice fixed;
     int some = bti_fixed_levels(k->s, &fixed);
     BT_TRY(probe_first(k, t));
@@ -288,6 +286,6 @@ bt_status bti_set_bounds(bti_mixer *k, bti_set *t, double *seconds, int64_t *byt
     const bti_profile *least = &t->at[BTI_LEVEL_LAYERS][slice];
     sum s = add_up(k->s->m, &(mixture){.a = least, .b = least});
     /* Segments keep a half or less of what layers keep, and add some to the peak. */
-    *bytes = max64(s.peak, s.kept + t->output[chunk].outside[BTI_ABOVE]) - s.kept;
+    *bytes = bti_max(s.peak, s.kept + t->output[chunk].outside[BTI_ABOVE]) - s.kept;
     return BT_OK;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/fit/plan_search.h"
 
@@ -21,10 +22,6 @@ int64_t bti_split_next(const bti_shape *caps, const int64_t (*counts)[2], int64_
     return i - from;
 }
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
 static uint64_t alignment(const bti_search *s) {
     return s->info->alignment ? s->info->alignment : 1;
 }
@@ -36,8 +33,8 @@ static uint64_t alignment(const bti_search *s) {
 static int64_t parts_of_alike(const bti_workload *w, const bti_shape *caps) {
     int64_t n = caps->sentences;
     for (int side = 0; side < 2; side++)
-        if (w->longest[side] > 0) n = min64(n, caps->rows[side] / w->longest[side]);
-    n = max64(n, 1);
+        if (w->longest[side] > 0) n = bti_min(n, caps->rows[side] / w->longest[side]);
+    n = bti_max(n, 1);
     return (w->max_sentences + n - 1) / n;
 }
 
@@ -52,7 +49,7 @@ int64_t bti_workload_parts(const bti_workload *w, const bti_shape *caps, double 
         int64_t parts = 0;
         for (; at < w->sample_end[u]; parts++)
             at += bti_split_next(caps, (const int64_t(*)[2])w->sample, at, w->sample_end[u]);
-        most = max64(most, parts);
+        most = bti_max(most, parts);
         all += parts;
     }
     if (mean != NULL) *mean = w->samples > 0 ? (double)all / (double)w->samples : 0;
@@ -77,15 +74,15 @@ void bti_workload_cap_segments(const bti_workload *w, const bti_model *m, bti_sh
     int joined = m->cfg.fusion == BTI_FUSION_CONCAT;
     if (!bti_has_decoder(&m->cfg)) c->rows[1] = c->sentences; /* a row for each example */
     if (m->segments == 0) return;
-    c->tokens = min64(c->rows[0], c->sentences * w->tokens);
-    c->distinct[0] = min64(c->tokens, m->vocab[0]);
+    c->tokens = bti_min(c->rows[0], c->sentences * w->tokens);
+    c->distinct[0] = bti_min(c->tokens, m->vocab[0]);
     c->longest[0] = w->tokens;
     for (int32_t i = 0; i < m->cfg.features; i++) {
         c->feature[i] = c->sentences * w->feature[i];
         c->feature_longest[i] = w->feature[i];
-        if (joined) c->feature[i] = min64(c->feature[i], c->rows[0]);
+        if (joined) c->feature[i] = bti_min(c->feature[i], c->rows[0]);
     }
-    if (joined) c->rows[0] = min64(c->rows[0], bti_joined_rows(m, c));
+    if (joined) c->rows[0] = bti_min(c->rows[0], bti_joined_rows(m, c));
     bti_shape_settle(m, c);
 }
 
@@ -95,18 +92,18 @@ static bti_shape caps_with(const bti_search *s, int64_t parts, int64_t room) {
     const bti_workload *w = s->w;
     bti_shape c = {.sentences = w->max_sentences};
     if (s->m->segments > 0 && parts > 1) /* rows of a feature go with examples */
-        c.sentences = min64(c.sentences, (16 + room) * ((c.sentences + parts - 1) / parts) / 16);
+        c.sentences = bti_min(c.sentences, (16 + room) * ((c.sentences + parts - 1) / parts) / 16);
     if (s->opt->force_rows[0] || s->opt->force_rows[1]) c.sentences = w->max_sentences;
     for (int i = 0; i < 2; i++) {
         int64_t share = (w->max_rows[i] + parts - 1) / parts;
         if (parts > 1) share += w->longest[i] * room / 16;
         if (parts >= w->max_sentences) share = 0;
-        c.rows[i] = min64(max64(share, w->longest[i]), max64(w->max_rows[i], w->longest[i]));
-        if (s->opt->force_rows[i]) c.rows[i] = max64(s->opt->force_rows[i], w->longest[i]);
-        c.distinct[i] = min64(c.rows[i], s->m->vocab[i]);
+        c.rows[i] = bti_min(bti_max(share, w->longest[i]), bti_max(w->max_rows[i], w->longest[i]));
+        if (s->opt->force_rows[i]) c.rows[i] = bti_max(s->opt->force_rows[i], w->longest[i]);
+        c.distinct[i] = bti_min(c.rows[i], s->m->vocab[i]);
         c.longest[i] = w->longest[i];
     }
-    c.sentences = min64(c.sentences, max64(1, min64(c.rows[0], c.rows[1])));
+    c.sentences = bti_min(c.sentences, bti_max(1, bti_min(c.rows[0], c.rows[1])));
     bti_workload_cap_segments(w, s->m, &c);
     return c;
 }
@@ -118,7 +115,7 @@ bti_shape bti_plan_caps(const bti_search *s, int64_t parts) {
     double mean = (w->mean_rows[0] + w->mean_rows[1]) / w->mean_sentences / 2;
     int64_t low = 0, high = 32;
     if (w->samples == 0 && !w->alike)
-        return caps_with(s, parts, (int64_t)(8 * mean / (double)max64(1, w->longest[1])));
+        return caps_with(s, parts, (int64_t)(8 * mean / (double)bti_max(1, w->longest[1])));
     while (low < high) {
         int64_t room = low + (high - low) / 2;
         bti_shape c = caps_with(s, parts, room);
@@ -136,12 +133,12 @@ static void mean_segments(const bti_search *s, const bti_shape *caps, bti_shape 
     double n = (double)out->sentences;
     if (!bti_has_decoder(&s->m->cfg)) out->rows[1] = out->sentences;
     if (s->m->segments == 0) return;
-    out->tokens = min64(caps->tokens, (int64_t)(w->mean_tokens * n));
-    out->distinct[0] = min64(out->tokens, caps->distinct[0]);
+    out->tokens = bti_min(caps->tokens, (int64_t)(w->mean_tokens * n));
+    out->distinct[0] = bti_min(out->tokens, caps->distinct[0]);
     for (int32_t i = 0; i < s->m->cfg.features; i++)
-        out->feature[i] = min64(caps->feature[i], (int64_t)(w->mean_feature[i] * n));
+        out->feature[i] = bti_min(caps->feature[i], (int64_t)(w->mean_feature[i] * n));
     if (s->m->cfg.fusion == BTI_FUSION_CONCAT)
-        out->rows[0] = min64(caps->rows[0], bti_joined_rows(s->m, out));
+        out->rows[0] = bti_min(caps->rows[0], bti_joined_rows(s->m, out));
     bti_shape_settle(s->m, out);
 }
 
@@ -155,10 +152,10 @@ double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out)
         bti_workload_parts(w, caps, &parts);
     }
     *out = *caps;
-    out->sentences = max64(1, (int64_t)(w->mean_sentences / parts));
+    out->sentences = bti_max(1, (int64_t)(w->mean_sentences / parts));
     for (int i = 0; i < 2; i++) {
-        out->rows[i] = max64(1, min64(caps->rows[i], (int64_t)(w->mean_rows[i] / parts)));
-        out->distinct[i] = min64(out->rows[i], caps->distinct[i]);
+        out->rows[i] = bti_max(1, bti_min(caps->rows[i], (int64_t)(w->mean_rows[i] / parts)));
+        out->distinct[i] = bti_min(out->rows[i], caps->distinct[i]);
     }
     for (int i = 0; i < BTI_PAIRS; i++) out->pairs[i] = w->mean_pairs[i] * (double)out->sentences;
     mean_segments(s, caps, out);
@@ -173,8 +170,8 @@ static bti_shape caps_of(const bti_search *s, const bti_choice *c) {
     bti_shape own = caps;
     own.sentences = c->sentences;
     for (int i = 0; i < 2; i++) {
-        own.rows[i] = max64(c->rows[i], s->w->longest[i]);
-        own.distinct[i] = min64(own.rows[i], s->m->vocab[i]);
+        own.rows[i] = bti_max(c->rows[i], s->w->longest[i]);
+        own.distinct[i] = bti_min(own.rows[i], s->m->vocab[i]);
     }
     bti_workload_cap_segments(s->w, s->m, &own);
     return bti_workload_parts(s->w, &own, NULL) > c->parts ? caps : own;
@@ -197,7 +194,7 @@ static bt_status emit(bti_search *s, bti_program *p, const bti_shape *shape, con
                      .places = &s->places,
                      .shape = *shape,
                      .choices = {.keep = s->keep,
-                                 .logit_rows = min64(c->logit_rows, shape->rows[1]),
+                                 .logit_rows = bti_min(c->logit_rows, shape->rows[1]),
                                  .slice_rows = c->slice_rows,
                                  .compact = s->compact},
                      .training = pass != LOSSES,
@@ -267,8 +264,8 @@ static bt_status lay_out(bti_search *s, const bti_choice *c, bti_run_plan *plan)
         BT_TRY(emit(s, s->losses, &plan->caps, c, LOSSES));
         BT_TRY(bti_layout_make(s->losses, &o, &losses));
     }
-    uint64_t train = max_u64(max_u64(plan->layout.bytes, losses.bytes), s->update_bytes);
-    plan->region[BTI_REGION_DYNAMIC] = max_u64(train, s->opt->decode_dynamic);
+    uint64_t train = bti_max_u64(bti_max_u64(plan->layout.bytes, losses.bytes), s->update_bytes);
+    plan->region[BTI_REGION_DYNAMIC] = bti_max_u64(train, s->opt->decode_dynamic);
     plan->bytes[BTI_BYTES_DECODE] =
         plan->region[BTI_REGION_DYNAMIC] - train + s->opt->decode_staging;
     return BT_OK;
@@ -290,7 +287,7 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     plan->choice = *c;
     plan->choice.moments = s->moments;
     plan->caps = caps_of(s, c);
-    plan->choices.logit_rows = min64(c->logit_rows, plan->caps.rows[1]);
+    plan->choices.logit_rows = bti_min(c->logit_rows, plan->caps.rows[1]);
     plan->choices.slice_rows = c->slice_rows;
     plan->choices.compact = s->compact;
     plan->micro_batches = bti_workload_parts(s->w, &plan->caps, NULL);
@@ -345,7 +342,7 @@ static void choose_compact(bti_search *s) {
     for (int i = 0; i < 2; i++) {
         if (s->m->embed[i] < 0) continue;
         int64_t ids = s->w->max_distinct[i] ? s->w->max_distinct[i] : s->w->max_rows[i];
-        int64_t rows = max64(1, min64(ids, s->m->vocab[i]));
+        int64_t rows = bti_max(1, bti_min(ids, s->m->vocab[i]));
         bti_params_compact(&s->m->params, s->m->embed[i], sides >> i & 1 ? rows : 0);
     }
     s->compact = sides;
@@ -355,7 +352,7 @@ static void choose_compact(bti_search *s) {
 static bt_status place_fixed(bti_search *s, int64_t max_length, bti_run_plan *plan) {
     bti_params *t = &s->m->params;
     uint64_t align = alignment(s);
-    uint64_t begin = max_u64(align, bti_moments_alignment(s->moments, t->dtype));
+    uint64_t begin = bti_max_u64(align, bti_moments_alignment(s->moments, t->dtype));
     plan->heap = s->info->max_alloc / begin * begin;
     choose_compact(s);
     plan->choices.compact = s->compact;
@@ -369,12 +366,12 @@ static bt_status place_fixed(bti_search *s, int64_t max_length, bti_run_plan *pl
     s->places.position_rows = bti_model_sinusoid_rows(s->m, max_length);
     uint64_t table =
         (uint64_t)(s->places.position_rows * s->m->cfg.d_model) * bti_dtype_size(t->dtype);
-    s->places.scalars = align_up(table, align);
-    uint64_t at = s->places.scalars + align_up(BT_SCALAR_COUNT * sizeof(double), align);
+    s->places.scalars = bti_align_up(table, align);
+    uint64_t at = s->places.scalars + bti_align_up(BT_SCALAR_COUNT * sizeof(double), align);
     for (int i = 0; i < 2; i++) {
         if (!(s->compact >> i & 1)) continue;
         s->places.index[i] = at;
-        at += align_up((uint64_t)t->param[s->m->embed[i]].grad_rows * sizeof(int32_t), align);
+        at += bti_align_up((uint64_t)t->param[s->m->embed[i]].grad_rows * sizeof(int32_t), align);
     }
     plan->region[BTI_REGION_CONSTANT] = at;
     return BT_OK;

@@ -2,12 +2,13 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "backends/registry.h"
+#include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/base/json.h"
+#include "core/base/num.h"
 #include "core/run/precision.h"
 
 /* ---- measuring --------------------------------------------------------------------------------
@@ -31,20 +32,12 @@ typedef struct bench {
     double start, own; /* nothing is begun long after these times */
 } bench;
 
-static double clock_now(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double now(void) { return clock_now(CLOCK_MONOTONIC); }
-
 /* Zeroes (also as int32: place 0, position 0, id 0). */
 static bt_view part(bench *b, int64_t rows, int64_t cols, bt_dtype dtype) {
     uint64_t align = b->dev->info.alignment ? b->dev->info.alignment : 1;
     bt_view v = {b->buf, b->used, rows, cols, cols, dtype};
     b->used += (uint64_t)(rows * cols) * bti_dtype_size(dtype);
-    b->used = (b->used + align - 1) / align * align;
+    b->used = bti_align_up(b->used, align);
     if (b->used > MEMORY && b->status == BT_OK)
         b->status =
             bti_fail(BT_EINTERNAL, "a measurement wants %llu bytes", (unsigned long long)b->used);
@@ -72,13 +65,13 @@ static double seconds(bench *b, bt_call *call, int times) {
     uint64_t ws = bti_op_ws_bytes(b->dev->driver->planning, &b->dev->info, call);
     if (ws > 0) call->ws = wide(b, 1, (int64_t)((ws + 3) / 4));
     for (int i = 0; i < 12 && (i < 4 || spent < 0.008) && b->status == BT_OK; i++) {
-        double start = now(), begun = clock_now(CLOCK_PROCESS_CPUTIME_ID);
+        double start = bti_now(), begun = bti_clock(CLOCK_PROCESS_CPUTIME_ID);
         if (too_long(b, start, begun))
             b->status = bti_fail(BT_EDEVICE, "the device is too slow to measure");
         for (int k = 0; k < times && b->status == BT_OK; k++)
             b->status = bti_op_run(b->dev, NULL, call);
         b->status = bti_settle(b->dev, NULL, b->status);
-        double s = now() - start, own = clock_now(CLOCK_PROCESS_CPUTIME_ID) - begun;
+        double s = bti_now() - start, own = bti_clock(CLOCK_PROCESS_CPUTIME_ID) - begun;
         spent += s;
         if (b->dev->info.host_memory && own < s) s = own;
         if (s < best) best = s;
@@ -215,11 +208,11 @@ static void measure_copies(bench *b, bti_rates *r) {
     b->status = ops->host_alloc(b->dev, 8 * MIB, &host);
     if (b->status == BT_OK) memset(host, 0, 8 * MIB);
     for (int i = 0; i < 3 && b->status == BT_OK; i++) {
-        double start = now();
+        double start = bti_now();
         b->status = ops->upload(b->dev, NULL, b->buf, 0, host, 8 * MIB);
         if (b->status == BT_OK) b->status = ops->download(b->dev, NULL, host, b->buf, 0, 8 * MIB);
         b->status = bti_settle(b->dev, NULL, b->status);
-        if (now() - start < best) best = now() - start;
+        if (bti_now() - start < best) best = bti_now() - start;
     }
     ops->host_free(b->dev, host);
     r->seconds[BTI_COST_HOST_BYTE] = best / (double)(16 * MIB);
@@ -228,8 +221,8 @@ static void measure_copies(bench *b, bti_rates *r) {
 bt_status bti_rates_measure(bt_dev *dev, bti_precision precision, bti_rates *out, double *flops) {
     bench b = {.dev = dev,
                .precision = BTI_PRECISION_FP32,
-               .start = now(),
-               .own = clock_now(CLOCK_PROCESS_CPUTIME_ID)};
+               .start = bti_now(),
+               .own = bti_clock(CLOCK_PROCESS_CPUTIME_ID)};
     bti_rates r;
     BT_TRY(dev->ops->alloc(dev, MEMORY, &b.buf));
     b.status = dev->ops->fill(dev, NULL, b.buf, 0, MEMORY, 0);

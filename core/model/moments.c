@@ -3,14 +3,13 @@
 #include <string.h>
 
 #include "core/base/code8.h"
+#include "core/base/num.h"
 #include "core/ops/op_args.h"
 
 const char *const bti_moments_name[BTI_MOMENTS_COUNT] = {"auto", "device", "host", "8bit"};
 
 /* A bucket: a sixteenth of a moment, or what is large enough for a copy to run at full speed. */
 #define MOST_BUCKET ((uint64_t)8 << 20)
-
-static uint64_t align_up(uint64_t x, uint64_t a) { return a ? (x + a - 1) / a * a : x; }
 
 int64_t bti_moment_blocks(int64_t n) { return n / BT_ADAMW8_BLOCK + (n % BT_ADAMW8_BLOCK != 0); }
 
@@ -30,7 +29,7 @@ static uint64_t bucket_of(const bti_params *t, uint64_t alignment, uint64_t heap
     uint64_t bytes = t->trained / 16, row = widest_row(t);
     if (bytes > MOST_BUCKET) bytes = MOST_BUCKET;
     if (heap && bytes > heap / 2) bytes = heap / 2 / alignment * alignment;
-    return align_up(bytes > row ? bytes : row, alignment);
+    return bti_align_up(bytes > row ? bytes : row, alignment);
 }
 
 /* No piece of a moment crosses a multiple of `heap`: codes and scales of what lies in one heap of
@@ -38,8 +37,8 @@ static uint64_t bucket_of(const bti_params *t, uint64_t alignment, uint64_t heap
  * them lie in the first. */
 static uint64_t scales_of(const bti_params *t, uint64_t alignment, uint64_t heap) {
     uint64_t codes = bti_code_address(t, t->trained), share = heap / BT_ADAMW8_BLOCK;
-    int one = align_up(codes, alignment) + codes / BT_ADAMW8_BLOCK * sizeof(double) <= heap;
-    return align_up(codes, share > alignment && !one ? share : alignment);
+    int one = bti_align_up(codes, alignment) + codes / BT_ADAMW8_BLOCK * sizeof(double) <= heap;
+    return bti_align_up(codes, share > alignment && !one ? share : alignment);
 }
 
 void bti_moments_place(const bti_params *t, bti_moments kind, uint64_t alignment, uint64_t heap,
@@ -54,7 +53,7 @@ void bti_moments_place(const bti_params *t, bti_moments kind, uint64_t alignment
     }
     if (kind == BTI_MOMENTS_8BIT) {
         out->scales = scales_of(t, alignment, heap);
-        out->bytes = align_up(bti_scale_address(out, t, t->trained), alignment);
+        out->bytes = bti_align_up(bti_scale_address(out, t, t->trained), alignment);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/philox.h"
 #include "core/base/status.h"
 
@@ -29,18 +30,16 @@ void bti_params_compact(bti_params *t, int32_t i, int64_t rows) {
     p->grad_rows = rows > 0 ? rows : p->rows;
 }
 
-static uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
-
 /* The next place for `bytes` at or after *at, in one heap; *at becomes its end. */
 static bt_status take(uint64_t *at, uint64_t bytes, uint64_t alignment, uint64_t heap,
                       const char *name, uint64_t *address) {
-    *at = align_up(*at, alignment);
+    *at = bti_align_up(*at, alignment);
     if (heap && bytes > heap)
         return bti_fail(BT_EFIT,
                         "parameter %s needs %llu bytes, more than the device gives in one "
                         "allocation (%llu)",
                         name, (unsigned long long)bytes, (unsigned long long)heap);
-    if (heap && bytes && *at / heap != (*at + bytes - 1) / heap) *at = align_up(*at, heap);
+    if (heap && bytes && *at / heap != (*at + bytes - 1) / heap) *at = bti_align_up(*at, heap);
     *address = *at;
     *at += bytes;
     return BT_OK;
@@ -59,13 +58,13 @@ bt_status bti_params_place(bti_params *t, uint64_t alignment, uint64_t heap) {
             if (kind == FROZEN) continue;
             BT_TRY(take(&grad_at, (uint64_t)(p->grad_rows * p->cols) * size, alignment, heap,
                         p->name, &p->grad_address));
-            p->grad_end = align_up(grad_at, alignment);
+            p->grad_end = bti_align_up(grad_at, alignment);
         }
-        if (kind == DENSE) t->dense_bytes = align_up(at, alignment);
-        if (kind == COMPACT) t->trained = align_up(at, alignment);
+        if (kind == DENSE) t->dense_bytes = bti_align_up(at, alignment);
+        if (kind == COMPACT) t->trained = bti_align_up(at, alignment);
     }
-    t->bytes = align_up(at, alignment);
-    t->grad_bytes = align_up(grad_at, alignment);
+    t->bytes = bti_align_up(at, alignment);
+    t->grad_bytes = bti_align_up(grad_at, alignment);
     return BT_OK;
 }
 

@@ -2,6 +2,7 @@
  * are, their sizes and their places. */
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/model/build.h"
 
 /* Rows and columns of a table for a shape. */
@@ -142,7 +143,7 @@ static uint64_t place(uint64_t *at, int64_t rows, int64_t cols, bt_dtype dtype,
                       uint64_t alignment) {
     uint64_t here = *at;
     *at += (uint64_t)(rows * cols) * bti_dtype_size(dtype);
-    *at = (*at + alignment - 1) / alignment * alignment;
+    *at = bti_align_up(*at, alignment);
     return here;
 }
 

@@ -1,14 +1,10 @@
 /* Fused ops out of plain ones, for devices that leave the slot empty. Each function here runs the
  * MUST slots of the same device on the same stream; the contract of the op holds, its bits may
  * differ from a fused kernel's. Parts are not counted as calls. */
+#include "core/base/num.h"
 #include "core/ops/ops.h"
 
 #include "core/base/status.h"
-
-static uint64_t align_up(uint64_t n, uint32_t alignment) {
-    uint64_t a = alignment ? alignment : 1;
-    return (n + a - 1) / a * a;
-}
 
 /* Storage of a view of `rows` x `cols` without gaps. */
 static uint64_t packed_bytes(const bt_view *like) {
@@ -102,7 +98,7 @@ static int parts_of(const bt_call *call, bt_view sum, bt_call part[3]) {
  * whether it will is not known while planning, so it is always asked for. */
 static uint64_t own_bytes(const bt_dev_info *info, const bt_call *call) {
     if (call->op != BT_OP_ADD_NORM_FWD) return 0;
-    return align_up(packed_bytes(&call->t[BT_ADD_NORM_FWD_X]), info->alignment);
+    return bti_align_up(packed_bytes(&call->t[BT_ADD_NORM_FWD_X]), info->alignment);
 }
 
 uint64_t bti_compose_ws_bytes(const bt_planning *planning, const bt_dev_info *info,

@@ -1,24 +1,23 @@
 /* The arena and the execution of programs in it. */
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/plan/program.h"
-
-static uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
 
 void bti_arena_plan(bti_arena *a, const uint64_t bytes[BTI_REGION_COUNT], const bt_dev_info *info) {
     memset(a, 0, sizeof *a);
     uint64_t align = info->alignment ? info->alignment : 1, at = 0;
-    for (int r = 0; r < BTI_REGION_COUNT; r++) at += align_up(bytes[r], align);
+    for (int r = 0; r < BTI_REGION_COUNT; r++) at += bti_align_up(bytes[r], align);
     /* One heap where the device allows; else every region begins a heap, so that the four regions
      * of state have equal offsets in their heaps. */
     a->heap_limit = info->max_alloc && at > info->max_alloc ? info->max_alloc / align * align : 0;
     at = 0;
     for (int r = 0; r < BTI_REGION_COUNT; r++) {
         a->base[r] = at;
-        a->bytes[r] = align_up(bytes[r], align);
+        a->bytes[r] = bti_align_up(bytes[r], align);
         a->total += a->bytes[r];
-        at += a->heap_limit ? align_up(a->bytes[r], a->heap_limit) : a->bytes[r];
+        at += a->heap_limit ? bti_align_up(a->bytes[r], a->heap_limit) : a->bytes[r];
     }
     a->heaps = (int32_t)(a->heap_limit ? at / a->heap_limit : at > 0);
 }

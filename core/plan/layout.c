@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/plan/program.h"
 
@@ -35,8 +36,6 @@ typedef struct state {
     const int64_t *live; /* bytes at each op */
     uint64_t heap;
 } state;
-
-static uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
 
 static int has_place(const bti_tensor *t) {
     return t->region == BTI_REGION_DYNAMIC && t->first >= 0;
@@ -87,7 +86,7 @@ static int32_t make_blocks(const bti_program *p, const bti_layout_options *opt, 
             block_of[id] = count;
             blocks[count++] = (block){.first = t->first,
                                       .last = t->last,
-                                      .bytes = align_up(t->bytes + opt->guard, opt->alignment)};
+                                      .bytes = bti_align_up(t->bytes + opt->guard, opt->alignment)};
         }
     }
     return count;
@@ -125,7 +124,7 @@ static void set_crowds(block *blocks, int32_t count, const int64_t *live) {
 /* An address for `bytes` bytes at `at` or above that does not cross a heap's end. */
 static uint64_t in_heap(const state *s, uint64_t at, uint64_t bytes) {
     if (s->heap == 0 || bytes == 0 || at / s->heap == (at + bytes - 1) / s->heap) return at;
-    return align_up(at, s->heap);
+    return bti_align_up(at, s->heap);
 }
 
 static int together(const block *a, const block *b) {

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 struct bti_validation {
@@ -170,12 +170,6 @@ static bt_status translate(bti_validation *v) {
     return BT_OK;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Translations, their scores, and some of them. */
 static bt_status run_text(bti_validation *v, bti_validation_result *r) {
     bt_scores scores;
@@ -227,7 +221,7 @@ static bt_status run_examples(bti_validation *v, bti_loss_sum *sum, bti_metrics 
 bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
     bti_validation_result r = {.bleu = NAN, .chrf = NAN, .metrics = {NAN, NAN, NAN}};
     bti_loss_sum sum = {0};
-    double start = now();
+    double start = bti_now();
     if (v->tally != NULL) BT_TRY(run_examples(v, &sum, &r.metrics));
     if (v->decoder != NULL) {
         BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, NULL, &sum));
@@ -237,7 +231,7 @@ bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
     r.nll = sum.nll / (double)sum.rows;
     r.perplexity = exp(r.nll);
     r.score = score_of(v, &r);
-    r.seconds = now() - start;
+    r.seconds = bti_now() - start;
     *out = r;
     return BT_OK;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/session/distinct.h"
 
@@ -10,9 +11,6 @@
  * sentence, known from the corpus, and the most sentences, distinct ids and target rows that memory
  * is sized for, which are bounded by batch and longest sentence then. */
 #define SCANNED 200000
-
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Sums over the updates looked at. */
 typedef struct sums {
@@ -23,7 +21,7 @@ typedef struct sums {
 /* An example, with sides cut to max_length. */
 static void get_example(const bti_updates *u, int64_t i, bti_sentence *s) {
     bti_examples_get(u->examples, i, s);
-    for (int side = 0; side < 2; side++) s->count[side] = min64(s->count[side], u->max_length);
+    for (int side = 0; side < 2; side++) s->count[side] = bti_min(s->count[side], u->max_length);
 }
 
 static void add_example(bti_workload *w, const bti_model *m, const bti_sentence *s, double times) {
@@ -39,21 +37,22 @@ static void add_example(bti_workload *w, const bti_model *m, const bti_sentence 
 
 /* The most that an example has of each kind of row. */
 static void add_longest(bti_workload *w, const bti_model *m, const bti_sentence *s) {
-    w->longest[0] = max64(w->longest[0], bti_encoder_rows(m, s));
-    w->longest[1] = max64(w->longest[1], s->count[1]);
-    w->tokens = max64(w->tokens, s->count[0]);
-    for (int32_t f = 0; f < m->cfg.features; f++) w->feature[f] = max64(w->feature[f], s->rows[f]);
+    w->longest[0] = bti_max(w->longest[0], bti_encoder_rows(m, s));
+    w->longest[1] = bti_max(w->longest[1], s->count[1]);
+    w->tokens = bti_max(w->tokens, s->count[0]);
+    for (int32_t f = 0; f < m->cfg.features; f++)
+        w->feature[f] = bti_max(w->feature[f], s->rows[f]);
 }
 
 static void add_update(bti_workload *w, sums *s, const int64_t rows[2], int64_t sentences) {
     for (int side = 0; side < 2; side++) {
         s->rows[side] += (double)rows[side];
-        w->max_rows[side] = max64(w->max_rows[side], rows[side]);
+        w->max_rows[side] = bti_max(w->max_rows[side], rows[side]);
     }
     s->sentences += (double)sentences;
     s->pairs += sentences;
     s->updates++;
-    w->max_sentences = max64(w->max_sentences, sentences);
+    w->max_sentences = bti_max(w->max_sentences, sentences);
 }
 
 /* ---- samples ----------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ static bt_status join(const samples *s, bti_workload *w) {
 
 static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distinct, bti_workload *w,
                       sums *s, samples *some) {
-    const int64_t last = min64(u->last, SCANNED);
+    const int64_t last = bti_min(u->last, SCANNED);
     for (int64_t n = 1; n <= last; n++) {
         const int64_t *pair;
         if (u->most_pairs > 0 && s->pairs >= u->most_pairs) break;
@@ -147,7 +146,8 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     bti_distinct distinct;
     bti_batcher *b;
     samples some = {0};
-    BT_TRY(bti_batcher_of(u->examples->corpus, u->examples->count, u->batch, u->unit, u->seed, &b));
+    BT_TRY(
+        bti_batcher_of(u->examples->corpus, u->examples->count, u->batch, u->unit, u->seed, &b));
     bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
     if (status == BT_OK) status = scan(u, b, &distinct, w, s, &some);
     if (status == BT_OK) status = join(&some, w);
@@ -162,7 +162,7 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
         w->max_rows[1] = u->batch * w->longest[1];
     } else {
         w->max_sentences = u->batch;
-        w->max_rows[1] = max64(u->batch, w->longest[1]);
+        w->max_rows[1] = bti_max(u->batch, w->longest[1]);
     }
     return status;
 }
@@ -174,10 +174,10 @@ static bt_status measure_assumed(const bti_updates *u, bti_workload *w, sums *s)
     int32_t most[BTI_MAX_FEATURES];
     for (int32_t f = 0; f < c->features; f++) most[f] = (int32_t)c->feature[f].rows;
     bti_sentence x = {.rows = most};
-    for (int side = 0; side < 2; side++) x.count[side] = min64(u->lengths[side], u->max_length);
+    for (int side = 0; side < 2; side++) x.count[side] = bti_min(u->lengths[side], u->max_length);
     if (!bti_has_decoder(c)) x.count[1] = 1;
     add_longest(w, u->model, &x);
-    if (u->unit == BTI_BATCH_TARGET_TOKENS) n = max64(1, u->batch / max64(1, w->longest[1]));
+    if (u->unit == BTI_BATCH_TARGET_TOKENS) n = bti_max(1, u->batch / bti_max(1, w->longest[1]));
     for (int side = 0; side < 2; side++) rows[side] = n * w->longest[side];
     add_example(w, u->model, &x, (double)n);
     add_update(w, s, rows, n);

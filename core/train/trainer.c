@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/base/status.h"
 #include "core/engine/checkpoint.h"
@@ -42,12 +42,6 @@ typedef struct trainer {
     double rate;   /* target tokens a second, smoothed */
     double seconds_per_update;
 } trainer;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Resident bytes of this process that no file backs, the measure of the plan. The kernel's own peak
  * (ru_maxrss) is another: it counts mapped files, the work before update 1 and even what the
@@ -251,7 +245,7 @@ static bt_status tell(trainer *t, const bti_update_result *r, int64_t epoch, dou
 static bt_status update(trainer *t) {
     const int64_t *pair;
     int64_t n, epoch;
-    double start = now();
+    double start = bti_now();
     BT_TRY(bti_batcher_get(t->s->batcher, t->done + 1, &pair, &n, &epoch));
     for (int64_t i = 0; i < n; i++) bti_examples_get(&t->s->train, pair[i], &t->sentence[i]);
     /* The schedule counts steps taken: a skipped update does not move it. */
@@ -265,7 +259,7 @@ static bt_status update(trainer *t) {
             "loss and gradient are exactly 0: nothing is learned; does the device (%s) compute?",
             t->s->dev->info.name);
     t->computes = 1;
-    BT_TRY(tell(t, &r, epoch, lr, now() - start));
+    BT_TRY(tell(t, &r, epoch, lr, bti_now() - start));
     return after_skip(t, &r);
 }
 
