@@ -52,6 +52,9 @@ extern const cli_command cli_train, cli_plan, cli_translate, cli_predict, cli_ev
 int cli_parse(const cli_command *command, const cli_option *options, const char **words,
               size_t count, int argc, char **argv);
 
+/* Of a number that was read: as an int, which no use of it needs to be larger than a million. */
+static inline int cli_int(int64_t n) { return n < 1 << 20 ? (int)n : 1 << 20; }
+
 /* Goes on with the one of `parts` (ended by NULL) that the first word names; their names are
  * "COMMAND PART". */
 int cli_run_part(const cli_command *command, const cli_command *const *parts, int argc,

@@ -42,7 +42,7 @@ static bt_status by_labels(const request *r, char **text) {
 
 static bt_status by_reference(request *r, char **text) {
     bt_evaluation evaluation;
-    if (r->beam != 0) r->o.beam = r->beam < 1 << 20 ? (int)r->beam : 1 << 20;
+    if (r->beam != 0) r->o.beam = cli_int(r->beam);
     if (r->length_penalty >= 0) r->o.length_penalty = r->length_penalty;
     bt_status status = bt_evaluate(r->model, r->source, r->reference, &r->o, &evaluation);
     if (status != BT_OK) return status;
@@ -72,8 +72,8 @@ static int run(const cli_command *self, int argc, char **argv) {
         {.name = NULL}};
     int code = cli_parse(self, options, &r.model, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
-    r.o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
-    r.o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    r.o.batch = cli_int(batch);
+    r.o.threads = cli_int(threads);
     r.o.features = features.text;
     r.o.feature_count = features.count;
     r.o.stop = &cli_stop;

@@ -30,8 +30,8 @@ static int run(const cli_command *self, int argc, char **argv) {
     if (code == CLI_GO_ON)
         code = cli_check_output(self, "output", lines.path, inputs, 3, &features);
     if (code != CLI_GO_ON) return code;
-    o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
-    o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    o.batch = cli_int(batch);
+    o.threads = cli_int(threads);
     o.features = features.text;
     o.feature_count = features.count;
     o.stop = &cli_stop;

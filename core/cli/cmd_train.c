@@ -25,7 +25,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     }
     int code = cli_parse(self, options, &file, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
-    o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    o.threads = cli_int(threads);
     cli_show_log(BT_LOG_INFO);
     cli_catch_signals();
     bt_status status = bt_run_load(file, sets.text, sets.count, &config);

@@ -275,13 +275,13 @@ static int run(const cli_command *self, int argc, char **argv) {
     if (code != CLI_GO_ON) return code;
     o.features = features.text;
     o.feature_count = features.count;
-    o.beam = beam < 1 << 20 ? (int)beam : 1 << 20;
-    o.batch = batch < 1 << 20 ? (int)batch : 1 << 20;
-    o.threads = threads < 1 << 20 ? (int)threads : 1 << 20;
+    o.beam = cli_int(beam);
+    o.batch = cli_int(batch);
+    o.threads = cli_int(threads);
     if (j.nbest > beam)
         return cli_usage(self, "--n-best: %lld hypotheses of a beam of %lld", (long long)j.nbest,
                          (long long)beam);
-    o.nbest = j.nbest > 0 ? (int)(j.nbest < 1 << 20 ? j.nbest : 1 << 20) : 1;
+    o.nbest = j.nbest > 0 ? cli_int(j.nbest) : 1;
     o.stop = &cli_stop;
     cli_catch_signals();
     code = open_input(&j, input);
