@@ -29,7 +29,7 @@ static int64_t target_ids(const bti_corpus *c, const int64_t *pairs, int64_t cou
 /* Every pair once an epoch; updates as large as they may be, and none larger. */
 static void check_epochs(const bti_corpus *c, int64_t batch, bti_batch_unit unit) {
     bti_batcher *b;
-    kit_ok(bti_batcher_new(c, batch, unit, 1, &b));
+    kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, unit, 1, &b));
     int64_t total = bti_corpus_count(c), update = 1, count, epoch;
     const int64_t *pairs;
     for (int64_t e = 1; e <= 3; e++) {
@@ -51,7 +51,7 @@ static void check_epochs(const bti_corpus *c, int64_t batch, bti_batch_unit unit
         }
         ck_assert_int_eq(got, total);
         bti_batcher *other;
-        kit_ok(bti_batcher_new(c, batch, unit, 1, &other));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, unit, 1, &other));
         ck_assert_int_eq(bti_batcher_updates(other, e), update - 1);
         bti_batcher_free(other);
     }
@@ -67,7 +67,8 @@ START_TEST(batcher_epochs) {
         check_epochs(c, sizes[i], BTI_BATCH_TARGET_TOKENS);
     }
     bti_batcher *b;
-    kit_fails(bti_batcher_new(c, 0, BTI_BATCH_SENTENCES, 1, &b), BT_EINPUT, "training.batch is 0");
+    kit_fails(bti_batcher_new(c, bti_corpus_count(c), 0, BTI_BATCH_SENTENCES, 1, &b), BT_EINPUT,
+              "training.batch is 0");
     bti_corpus_free(c);
 }
 END_TEST
@@ -90,9 +91,9 @@ START_TEST(batcher_seed_and_resume) {
         bti_batcher *a, *b, *d;
         int64_t x[2048], y[2048], z[2048];
         int64_t batch = unit ? 120 : 16;
-        kit_ok(bti_batcher_new(c, batch, (bti_batch_unit)unit, 7, &a));
-        kit_ok(bti_batcher_new(c, batch, (bti_batch_unit)unit, 7, &b));
-        kit_ok(bti_batcher_new(c, batch, (bti_batch_unit)unit, 8, &d));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, (bti_batch_unit)unit, 7, &a));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, (bti_batch_unit)unit, 7, &b));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, (bti_batch_unit)unit, 8, &d));
         int64_t n = collect(a, 1, 30, x), m = collect(b, 1, 30, y);
         ck_assert(n == m && memcmp(x, y, (size_t)n * 8) == 0);
         int64_t k = collect(d, 1, 30, z);
@@ -102,7 +103,7 @@ START_TEST(batcher_seed_and_resume) {
         for (int u = 1; u <= 30; u++) at[u] = next, next += 1 - x[next];
         bti_batcher_free(b);
         for (int u = 30; u >= 1; u -= 3) {
-            kit_ok(bti_batcher_new(c, batch, (bti_batch_unit)unit, 7, &b));
+            kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, (bti_batch_unit)unit, 7, &b));
             m = collect(b, u, u, y);
             ck_assert(m == 1 - x[at[u]] && memcmp(x + at[u], y, (size_t)m * 8) == 0);
             bti_batcher_free(b);
@@ -121,7 +122,7 @@ START_TEST(batcher_epochs_differ) {
     bti_corpus *c = batch_corpus();
     bti_batcher *b;
     int64_t x[256], y[256];
-    kit_ok(bti_batcher_new(c, 101, BTI_BATCH_SENTENCES, 7, &b));
+    kit_ok(bti_batcher_new(c, bti_corpus_count(c), 101, BTI_BATCH_SENTENCES, 7, &b));
     ck_assert_int_eq(collect(b, 1, 1, x), collect(b, 2, 2, y));
     int same = 0, in_place = 0;
     for (int i = 1; i <= 101; i++) same += x[i] == y[i], in_place += x[i] == i - 1;
@@ -149,7 +150,7 @@ START_TEST(batcher_order_is_even) {
     int first[101] = {0}, tenths[100] = {0}, apart[100] = {0};
     int64_t count, epoch;
     const int64_t *pairs;
-    kit_ok(bti_batcher_new(c, 101, BTI_BATCH_SENTENCES, 1, &b));
+    kit_ok(bti_batcher_new(c, bti_corpus_count(c), 101, BTI_BATCH_SENTENCES, 1, &b));
     for (int e = 1; e <= EPOCHS; e++) {
         kit_ok(bti_batcher_get(b, e, &pairs, &count, &epoch));
         first[pairs[0]]++;
@@ -159,7 +160,7 @@ START_TEST(batcher_order_is_even) {
     ck_assert_double_lt(unevenness(first, 101, EPOCHS / 101.0), 160);
 
     c = corpus_of(LINES);
-    kit_ok(bti_batcher_new(c, LINES, BTI_BATCH_SENTENCES, 1, &b));
+    kit_ok(bti_batcher_new(c, bti_corpus_count(c), LINES, BTI_BATCH_SENTENCES, 1, &b));
     kit_ok(bti_batcher_get(b, 1, &pairs, &count, &epoch));
     ck_assert_int_eq(count, LINES);
     for (int i = 0; i < LINES; i++) {
@@ -180,7 +181,7 @@ START_TEST(batcher_warm_steps_allocate_nothing) {
         bti_batcher *b;
         int64_t count, epoch = 0;
         const int64_t *pairs;
-        kit_ok(bti_batcher_new(c, unit ? 50 : 4, (bti_batch_unit)unit, 1, &b));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), unit ? 50 : 4, (bti_batch_unit)unit, 1, &b));
         kit_ok(bti_batcher_get(b, 1, &pairs, &count, &epoch));
         uint64_t before = bti_alloc_count();
         for (int64_t u = 2; epoch < 4; u++) kit_ok(bti_batcher_get(b, u, &pairs, &count, &epoch));

@@ -247,7 +247,7 @@ START_TEST(distinct_ids) {
         bti_distinct d;
         int64_t count, epoch = 0, most[2] = {0, 0};
         const int64_t *pairs;
-        kit_ok(bti_batcher_new(c, sizes[i], BTI_BATCH_SENTENCES, 1, &b));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), sizes[i], BTI_BATCH_SENTENCES, 1, &b));
         kit_ok(bti_distinct_new(vocab, START, &d));
         for (int64_t u = 1; epoch < 3; u++) {
             char seen[2][VOCAB] = {{0}};

@@ -21,13 +21,8 @@ struct bti_batcher {
     int64_t *pair;              /* [room], those of that update */
 };
 
-bt_status bti_batcher_new(const bti_corpus *c, int64_t batch, bti_batch_unit unit, uint64_t seed,
-                          bti_batcher **out) {
-    return bti_batcher_of(c, bti_corpus_count(c), batch, unit, seed, out);
-}
-
-bt_status bti_batcher_of(const bti_corpus *c, int64_t count, int64_t batch, bti_batch_unit unit,
-                         uint64_t seed, bti_batcher **out) {
+bt_status bti_batcher_new(const bti_corpus *c, int64_t count, int64_t batch, bti_batch_unit unit,
+                          uint64_t seed, bti_batcher **out) {
     if (batch < 1) return bti_fail(BT_EINPUT, "training.batch is %" PRId64 ": at least 1", batch);
     bti_batcher *b = bti_alloc(1, sizeof *b);
     if (b == NULL) return BT_ENOMEM;

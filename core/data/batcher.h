@@ -12,12 +12,10 @@ typedef enum bti_batch_unit { BTI_BATCH_SENTENCES, BTI_BATCH_TARGET_TOKENS } bti
 
 typedef struct bti_batcher bti_batcher;
 
-/* target_tokens: pairs are added while the sum stays within `batch`; at least one. */
-bt_status bti_batcher_new(const bti_corpus *c, int64_t batch, bti_batch_unit unit, uint64_t seed,
-                          bti_batcher **out);
-/* The same of `count` examples; c NULL: each counts as one, as a sentence does. */
-bt_status bti_batcher_of(const bti_corpus *c, int64_t count, int64_t batch, bti_batch_unit unit,
-                         uint64_t seed, bti_batcher **out);
+/* Of `count` examples. target_tokens: pairs are added while the sum stays within `batch`; at least
+ * one. c NULL: each counts as one, as a sentence does. */
+bt_status bti_batcher_new(const bti_corpus *c, int64_t count, int64_t batch, bti_batch_unit unit,
+                          uint64_t seed, bti_batcher **out);
 void bti_batcher_free(bti_batcher *b);
 
 /* Pairs of update n (from 1), in place order, and its epoch (from 1). The array is the batcher's,

@@ -250,6 +250,6 @@ bt_status bti_session_read(bti_session *s) {
     if (s->train.count == 0) return bti_fail(BT_EINPUT, "%s: no example to train on", c->path);
     BT_TRY(open_valid(s));
     take_shape(s);
-    return bti_batcher_of(s->corpus, s->train.count, c->training.batch, c->training.batch_unit,
-                          c->training.seed, &s->batcher);
+    return bti_batcher_new(s->corpus, s->train.count, c->training.batch, c->training.batch_unit,
+                           c->training.seed, &s->batcher);
 }

@@ -147,7 +147,7 @@ static bt_status measure_text(const bti_updates *u, bti_workload *w, sums *s) {
     bti_batcher *b;
     samples some = {0};
     BT_TRY(
-        bti_batcher_of(u->examples->corpus, u->examples->count, u->batch, u->unit, u->seed, &b));
+        bti_batcher_new(u->examples->corpus, u->examples->count, u->batch, u->unit, u->seed, &b));
     bt_status status = bti_distinct_new(u->counted, u->start, &distinct);
     if (status == BT_OK) status = scan(u, b, &distinct, w, s, &some);
     if (status == BT_OK) status = join(&some, w);
