@@ -64,6 +64,26 @@ void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta) {
              &(bt_op_params){.bias_act = {.act = BT_ACT_NONE, .beta = beta}}, 0);
 }
 
+void bti_look_up(bti_build *b, bti_ref table, bti_ref ids, bti_ref rowpos, bti_ref positions,
+                 bti_ref y, double scale, bt_drop drop) {
+    bti_emit(b->p, BT_OP_EMBED_FWD,
+             BTI_OPERANDS([BT_EMBED_FWD_TABLE] = table, [BT_EMBED_FWD_IDS] = ids,
+                          [BT_EMBED_FWD_ROWPOS] = rowpos, [BT_EMBED_FWD_POSTAB] = positions,
+                          [BT_EMBED_FWD_Y] = y),
+             &(bt_op_params){.embed = {.scale = scale, .drop = drop}}, 0);
+}
+
+void bti_rows_bwd(bti_build *b, bti_ref dy, bti_ref rowpos, bti_tid order, bti_tid segs,
+                  bti_ref dtable, const bt_op_params *params) {
+    if (dtable.id == 0) return;
+    bti_emit(
+        b->p, BT_OP_EMBED_BWD,
+        BTI_OPERANDS([BT_EMBED_BWD_DY] = dy, [BT_EMBED_BWD_ROWPOS] = rowpos,
+                     [BT_EMBED_BWD_ORDER] = bti_all(b->p, order),
+                     [BT_EMBED_BWD_SEGS] = bti_all(b->p, segs), [BT_EMBED_BWD_DTABLE] = dtable),
+        params, 0);
+}
+
 void bti_declare_parameters(bti_build *b, const bti_places *places) {
     bti_program *p = b->p;
     const bti_params *t = &b->m->params;

@@ -58,6 +58,10 @@ static inline int bti_trains(const bti_build *b, int32_t param) {
 static inline bti_ref bti_grad(const bti_build *b, int32_t param) {
     return bti_trains(b, param) ? bti_all(b->p, b->grad0 + param) : (bti_ref){0};
 }
+/* Place and position of each row of a side. */
+static inline bti_ref bti_rowpos(const bti_build *b, int side) {
+    return bti_all(b->p, b->table[side][BTI_TABLE_ROWPOS]);
+}
 /* beta of a gradient with one writer a micro-batch. */
 static inline double bti_grad_beta(const bti_build *b) {
     return b->step->first_micro_batch ? 0 : 1;
@@ -94,6 +98,14 @@ void bti_bias_grad(bti_build *b, bti_ref dy, bti_ref db, double beta);
 /* A new activation tensor of the build's type (gradients: BTI_CLASS_NONE). */
 bti_tid bti_activation_new(bti_build *b, const char *name, int32_t layer, bti_class cls,
                            int64_t rows, int64_t cols);
+
+/* y = rows of a table by ids, scaled, with positions (absent: none) and dropout. */
+void bti_look_up(bti_build *b, bti_ref table, bti_ref ids, bti_ref rowpos, bti_ref positions,
+                 bti_ref y, double scale, bt_drop drop);
+/* The table's gradient: row id is the sum over the rows that `order` and `segs` say. Nothing when
+ * it is absent. */
+void bti_rows_bwd(bti_build *b, bti_ref dy, bti_ref rowpos, bti_tid order, bti_tid segs,
+                  bti_ref dtable, const bt_op_params *params);
 
 /* Blocks: forward gives the output before its bias; backward takes the gradient of that output and
  * sets dx (beta 0) or adds to it (beta 1); dx 0: nothing below it learns. Gradients of the out bias
@@ -133,9 +145,6 @@ void bti_declare_source(bti_build *b, const bti_staging *staging);
 bti_tid bti_encoder_input(bti_build *b);
 /* dy: gradient of that. */
 void bti_encoder_input_bwd(bti_build *b, bti_tid dy);
-/* A gradient of a looked-up table: row id is the sum over the rows that `order` and `segs` say. */
-void bti_rows_bwd(bti_build *b, bti_ref dy, bti_ref rowpos, bti_tid order, bti_tid segs,
-                  bti_ref dtable, const bt_op_params *params);
 
 /* A row for each example out of the encoder's, and its gradient into dmemory[1]. */
 bti_tid bti_pool_fwd(bti_build *b);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/num.h"
 #include "core/base/status.h"
 #include "core/model/build.h"
 
@@ -72,7 +73,7 @@ void bti_decode_staging_plan(const bti_model *m, const bti_decode_shape *caps, u
         table_size(caps, t, &rows, &cols);
         out->at[t] = out->bytes;
         out->bytes += (uint64_t)(rows * cols) * sizeof(int32_t);
-        out->bytes = (out->bytes + alignment - 1) / alignment * alignment;
+        out->bytes = bti_align_up(out->bytes, alignment);
     }
 }
 
@@ -89,13 +90,9 @@ static bti_tid embed(decoding *d, int side, bti_tid ids, bti_tid rowpos) {
     const bti_model *m = d->b.m;
     bti_tid y = bti_tensor_new(p, "embedding", -1, BTI_KIND_ACTIVATION, BTI_CLASS_NONE, d->b.dtype,
                                bti_tensor_rows(p, ids), m->cfg.d_model);
-    bti_emit(p, BT_OP_EMBED_FWD,
-             BTI_OPERANDS([BT_EMBED_FWD_TABLE] = bti_weight(&d->b, m->embed[side]),
-                          [BT_EMBED_FWD_IDS] = bti_all(p, ids),
-                          [BT_EMBED_FWD_ROWPOS] = bti_all(p, rowpos),
-                          [BT_EMBED_FWD_POSTAB] = bti_position_table(&d->b, side),
-                          [BT_EMBED_FWD_Y] = bti_all(p, y)),
-             &(bt_op_params){.embed = {.scale = sqrt((double)m->cfg.d_model)}}, 0);
+    bti_look_up(&d->b, bti_weight(&d->b, m->embed[side]), bti_all(p, ids), bti_all(p, rowpos),
+                bti_position_table(&d->b, side), bti_all(p, y), sqrt((double)m->cfg.d_model),
+                (bt_drop){0});
     return y;
 }
 

@@ -16,10 +16,6 @@ static bt_op_params act_params(const bti_build *b, const bti_block *k, double be
                      .beta = beta}};
 }
 
-static bti_ref rowpos(const bti_build *b, const bti_layer *l) {
-    return bti_all(b->p, b->table[l->decoder][BTI_TABLE_ROWPOS]);
-}
-
 static int is_relu(const bti_build *b) { return b->m->cfg.activation == BTI_ACTIVATION_RELU; }
 
 static int sliced(const bti_build *b) { return b->step->choices.slice_rows > 0; }
@@ -54,11 +50,12 @@ static bti_class class_of_h(const bti_build *b) {
 static void activation(bti_build *b, const bti_layer *l, const bti_block *k, bti_ref h0, bti_ref h,
                        int64_t at) {
     bt_op_params params = act_params(b, k, 0);
-    bti_emit(b->p, BT_OP_BIAS_ACT_FWD,
-             BTI_OPERANDS([BT_BIAS_ACT_FWD_X] = h0, [BT_BIAS_ACT_FWD_BIAS] = bti_weight(b, k->in.b),
-                          [BT_BIAS_ACT_FWD_ROWPOS] = bti_rows(rowpos(b, l), at, h.rows),
-                          [BT_BIAS_ACT_FWD_Y] = h),
-             &params, 0);
+    bti_emit(
+        b->p, BT_OP_BIAS_ACT_FWD,
+        BTI_OPERANDS([BT_BIAS_ACT_FWD_X] = h0, [BT_BIAS_ACT_FWD_BIAS] = bti_weight(b, k->in.b),
+                     [BT_BIAS_ACT_FWD_ROWPOS] = bti_rows(bti_rowpos(b, l->decoder), at, h.rows),
+                     [BT_BIAS_ACT_FWD_Y] = h),
+        &params, 0);
 }
 
 /* Before and after activation. In slices one tensor is both where nothing asks for the first:
@@ -152,7 +149,7 @@ static void act_bwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_re
         BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = dh, [BT_BIAS_ACT_BWD_X] = h0,
                      [BT_BIAS_ACT_BWD_BIAS] = relu ? (bti_ref){0} : bti_weight(b, k->in.b),
                      [BT_BIAS_ACT_BWD_Y] = relu ? h : (bti_ref){0},
-                     [BT_BIAS_ACT_BWD_ROWPOS] = bti_rows(rowpos(b, l), at, dh.rows),
+                     [BT_BIAS_ACT_BWD_ROWPOS] = bti_rows(bti_rowpos(b, l->decoder), at, dh.rows),
                      [BT_BIAS_ACT_BWD_DX] = dh0, [BT_BIAS_ACT_BWD_DBIAS] = bti_grad(b, k->in.b)),
         &params, 0);
 }

@@ -77,27 +77,6 @@ static bti_tid convert(bti_build *b, bti_tid x, bt_dtype from, bt_dtype to, bti_
     return y;
 }
 
-/* y = rows of a table by ids, scaled, with positions (absent: none) and dropout. */
-static void look_up(bti_build *b, bti_ref from, bti_ref ids, bti_ref rowpos, bti_ref positions,
-                    bti_ref y, double scale, bt_drop drop) {
-    bti_emit(b->p, BT_OP_EMBED_FWD,
-             BTI_OPERANDS([BT_EMBED_FWD_TABLE] = from, [BT_EMBED_FWD_IDS] = ids,
-                          [BT_EMBED_FWD_ROWPOS] = rowpos, [BT_EMBED_FWD_POSTAB] = positions,
-                          [BT_EMBED_FWD_Y] = y),
-             &(bt_op_params){.embed = {.scale = scale, .drop = drop}}, 0);
-}
-
-void bti_rows_bwd(bti_build *b, bti_ref dy, bti_ref rowpos, bti_tid order, bti_tid segs,
-                  bti_ref dtable, const bt_op_params *params) {
-    if (dtable.id == 0) return;
-    bti_emit(
-        b->p, BT_OP_EMBED_BWD,
-        BTI_OPERANDS([BT_EMBED_BWD_DY] = dy, [BT_EMBED_BWD_ROWPOS] = rowpos,
-                     [BT_EMBED_BWD_ORDER] = bti_all(b->p, order),
-                     [BT_EMBED_BWD_SEGS] = bti_all(b->p, segs), [BT_EMBED_BWD_DTABLE] = dtable),
-        params, 0);
-}
-
 /* ---- one segment -------------------------------------------------------------------------------
  */
 
@@ -113,7 +92,8 @@ static void feature_fwd(bti_build *b, int32_t i, bti_ref out) {
     bti_ref x = table(b, i, BTI_SEGMENT_VALUES), w = bti_weight(b, s->projection.w);
     bti_ref rowpos = table(b, i, BTI_SEGMENT_ROWPOS), none = {0}, to = out;
     if (s->has_positions)
-        look_up(b, positions_of(b, s), bti_cols(rowpos, 1, 1), rowpos, none, out, 1, (bt_drop){0});
+        bti_look_up(b, positions_of(b, s), bti_cols(rowpos, 1, 1), rowpos, none, out, 1,
+                    (bt_drop){0});
     if (!s->has_norm) {
         bti_linear_add(b, x, w, out, s->has_positions);
         add_row(b, out, bti_weight(b, s->projection.b));
@@ -167,9 +147,9 @@ static void segment_fwd(bti_build *b, int32_t i, bti_ref out) {
     if (s->kind == BTI_SEGMENT_FEATURE)
         feature_fwd(b, i, out);
     else
-        look_up(b, bti_weight(b, s->table), table(b, i, BTI_SEGMENT_IDS),
-                table(b, i, BTI_SEGMENT_ROWPOS), positions_of(b, s), out, scale_of(b, s),
-                (bt_drop){0});
+        bti_look_up(b, bti_weight(b, s->table), table(b, i, BTI_SEGMENT_IDS),
+                    table(b, i, BTI_SEGMENT_ROWPOS), positions_of(b, s), out, scale_of(b, s),
+                    (bt_drop){0});
     if (s->type >= 0) add_row(b, out, type_of(b, s));
 }
 
@@ -207,8 +187,7 @@ static joined joined_of(const bti_build *b) {
     const bti_model *m = b->m;
     int inside = m->cfg.fusion == BTI_FUSION_CROSS;
     int32_t site = inside ? 2 + 2 * m->layers * BTI_MAX_BLOCKS : 0;
-    return (joined){.rowpos = inside ? bti_all(b->p, b->join[BTI_JOIN_ROWPOS])
-                                     : bti_all(b->p, b->table[0][BTI_TABLE_ROWPOS]),
+    return (joined){.rowpos = inside ? bti_all(b->p, b->join[BTI_JOIN_ROWPOS]) : bti_rowpos(b, 0),
                     .drop = bti_drop_at(b, m->cfg.embedding_dropout, site),
                     .rows = inside ? bti_joined_rows(m, &b->step->shape) : b->step->shape.rows[0]};
 }
@@ -226,8 +205,8 @@ static bti_tid join_fwd(bti_build *b) {
         at += n;
     }
     bti_tid y = bti_activation_new(b, "encoder input", -1, BTI_CLASS_INPUT, j.rows, m->cfg.d_model);
-    look_up(b, bti_all(p, all), bti_rows(bti_all(p, b->join[BTI_JOIN_INDEX]), 0, j.rows), j.rowpos,
-            (bti_ref){0}, bti_all(p, y), 1, j.drop);
+    bti_look_up(b, bti_all(p, all), bti_rows(bti_all(p, b->join[BTI_JOIN_INDEX]), 0, j.rows),
+                j.rowpos, (bti_ref){0}, bti_all(p, y), 1, j.drop);
     return y;
 }
 
@@ -263,9 +242,8 @@ static bti_tid mixed_rows(bti_build *b, int32_t i) {
     segment_fwd(b, i, bti_all(p, u));
     bti_tid g = bti_activation_new(b, "feature", -1, BTI_CLASS_INPUT, b->step->shape.rows[0],
                                    b->m->cfg.d_model);
-    look_up(b, bti_all(p, u), table(b, i, BTI_SEGMENT_INDEX),
-            bti_all(p, b->table[0][BTI_TABLE_ROWPOS]), (bti_ref){0}, bti_all(p, g), 1,
-            (bt_drop){0});
+    bti_look_up(b, bti_all(p, u), table(b, i, BTI_SEGMENT_INDEX), bti_rowpos(b, 0), (bti_ref){0},
+                bti_all(p, g), 1, (bt_drop){0});
     return g;
 }
 
@@ -273,9 +251,9 @@ static void mixed_rows_bwd(bti_build *b, int32_t i, bti_tid dg) {
     bti_program *p = b->p;
     bti_tid du =
         acc_new(b, "d projection", BTI_CLASS_NONE, bti_segment_rows(b->m, &b->step->shape, i));
-    bti_rows_bwd(b, bti_all(p, dg), bti_all(p, b->table[0][BTI_TABLE_ROWPOS]),
-                 b->segment[i][BTI_SEGMENT_INDEX_ORDER], b->segment[i][BTI_SEGMENT_INDEX_SEGS],
-                 bti_all(p, du), &(bt_op_params){.embed = {.scale = 1}});
+    bti_rows_bwd(b, bti_all(p, dg), bti_rowpos(b, 0), b->segment[i][BTI_SEGMENT_INDEX_ORDER],
+                 b->segment[i][BTI_SEGMENT_INDEX_SEGS], bti_all(p, du),
+                 &(bt_op_params){.embed = {.scale = 1}});
     segment_bwd(b, i, bti_all(p, du));
 }
 
@@ -341,7 +319,7 @@ static bti_tid gate_bwd(bti_build *b, int32_t i, bti_tid dy, bti_tid *dg) {
 static bti_tid dropped(bti_build *b, bti_tid x, int backward) {
     bti_program *p = b->p;
     bt_drop drop = bti_drop_at(b, b->m->cfg.embedding_dropout, 0);
-    bti_ref rowpos = bti_all(p, b->table[0][BTI_TABLE_ROWPOS]);
+    bti_ref rowpos = bti_rowpos(b, 0);
     if (!(drop.p > 0)) return x;
     bti_tid y =
         bti_activation_new(b, "encoder input", -1, backward ? BTI_CLASS_NONE : BTI_CLASS_INPUT,

@@ -83,12 +83,8 @@ static bti_ref pool_queries(bti_build *b) {
     bti_ref rowpos = bti_all(p, b->table[0][BTI_TABLE_POOL_QUERY]);
     b->pooled_query =
         bti_activation_new(b, "pooling query", -1, BTI_CLASS_INPUT, n, b->m->cfg.d_model);
-    bti_emit(
-        p, BT_OP_EMBED_FWD,
-        BTI_OPERANDS([BT_EMBED_FWD_TABLE] = bti_weight(b, b->m->pool_query),
-                     [BT_EMBED_FWD_IDS] = bti_cols(rowpos, 1, 1), [BT_EMBED_FWD_ROWPOS] = rowpos,
-                     [BT_EMBED_FWD_Y] = bti_all(p, b->pooled_query)),
-        &(bt_op_params){.embed = {.scale = 1}}, 0);
+    bti_look_up(b, bti_weight(b, b->m->pool_query), bti_cols(rowpos, 1, 1), rowpos, (bti_ref){0},
+                bti_all(p, b->pooled_query), 1, (bt_drop){0});
     return bti_all(p, b->pooled_query);
 }
 

@@ -7,10 +7,6 @@
  * be made again from, so it can be kept without its norm, and the norm without the last block. */
 #include "core/model/build.h"
 
-static bti_ref rowpos(const bti_build *b, const bti_layer *l) {
-    return bti_all(b->p, b->table[l->decoder][BTI_TABLE_ROWPOS]);
-}
-
 static bti_tid block_fwd(bti_build *b, const bti_layer *l, const bti_block *k, bti_tid x,
                          bti_saved *s) {
     if (k->kind == BTI_BLOCK_FF) return bti_ff_fwd(b, l, k, x, s);
@@ -42,18 +38,18 @@ static bti_tid add_norm_fwd(bti_build *b, const bti_layer *l, const bti_block *k
                                   BTI_CLASS_STATS, b->acc, rows, 2);
     }
     s->r = *r;
-    bti_emit(
-        p, BT_OP_ADD_NORM_FWD,
-        BTI_OPERANDS(
-            [BT_ADD_NORM_FWD_X] = bti_all(p, f), [BT_ADD_NORM_FWD_BIAS] = bti_weight(b, k->out.b),
-            [BT_ADD_NORM_FWD_RES] = bti_all(p, res), [BT_ADD_NORM_FWD_ROWPOS] = rowpos(b, l),
-            [BT_ADD_NORM_FWD_GAMMA] = norm ? bti_weight(b, norm->w) : (bti_ref){0},
-            [BT_ADD_NORM_FWD_BETA] = norm ? bti_weight(b, norm->b) : (bti_ref){0},
-            [BT_ADD_NORM_FWD_R] = bti_all(p, *r), [BT_ADD_NORM_FWD_Y] = bti_all(p, y),
-            [BT_ADD_NORM_FWD_STATS] = norm ? bti_all(p, s->stats) : (bti_ref){0}),
-        &(bt_op_params){
-            .add_norm = {.eps = c->norm_eps, .drop = bti_drop_at(b, c->dropout, k->site + 1)}},
-        0);
+    bti_emit(p, BT_OP_ADD_NORM_FWD,
+             BTI_OPERANDS([BT_ADD_NORM_FWD_X] = bti_all(p, f),
+                          [BT_ADD_NORM_FWD_BIAS] = bti_weight(b, k->out.b),
+                          [BT_ADD_NORM_FWD_RES] = bti_all(p, res),
+                          [BT_ADD_NORM_FWD_ROWPOS] = bti_rowpos(b, l->decoder),
+                          [BT_ADD_NORM_FWD_GAMMA] = norm ? bti_weight(b, norm->w) : (bti_ref){0},
+                          [BT_ADD_NORM_FWD_BETA] = norm ? bti_weight(b, norm->b) : (bti_ref){0},
+                          [BT_ADD_NORM_FWD_R] = bti_all(p, *r), [BT_ADD_NORM_FWD_Y] = bti_all(p, y),
+                          [BT_ADD_NORM_FWD_STATS] = norm ? bti_all(p, s->stats) : (bti_ref){0}),
+             &(bt_op_params){
+                 .add_norm = {.eps = c->norm_eps, .drop = bti_drop_at(b, c->dropout, k->site + 1)}},
+             0);
     return y ? y : *r;
 }
 
@@ -77,7 +73,7 @@ static bti_tid add_norm_bwd(bti_build *b, const bti_layer *l, const bti_block *k
                      [BT_ADD_NORM_BWD_STATS] = bti_all(p, stats),
                      [BT_ADD_NORM_BWD_GAMMA] = bti_weight(b, norm->w),
                      [BT_ADD_NORM_BWD_DRES] = bti_all(p, dres),
-                     [BT_ADD_NORM_BWD_ROWPOS] = rowpos(b, l),
+                     [BT_ADD_NORM_BWD_ROWPOS] = bti_rowpos(b, l->decoder),
                      [BT_ADD_NORM_BWD_DR] = bti_all(p, *dr), [BT_ADD_NORM_BWD_DX] = bti_all(p, dx),
                      [BT_ADD_NORM_BWD_DGAMMA] = bti_grad(b, norm->w),
                      [BT_ADD_NORM_BWD_DBETA] = bti_grad(b, norm->b),
@@ -167,7 +163,8 @@ static bti_tid last_sum_bwd(bti_build *b, const bti_layer *l, const bti_block *k
     if (df == 0 && !bti_trains(b, k->out.b)) return dy;
     bti_emit(
         p, BT_OP_BIAS_ACT_BWD,
-        BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = bti_all(p, dy), [BT_BIAS_ACT_BWD_ROWPOS] = rowpos(b, l),
+        BTI_OPERANDS([BT_BIAS_ACT_BWD_DY] = bti_all(p, dy),
+                     [BT_BIAS_ACT_BWD_ROWPOS] = bti_rowpos(b, l->decoder),
                      [BT_BIAS_ACT_BWD_DX] = bti_all(p, df),
                      [BT_BIAS_ACT_BWD_DBIAS] = bti_grad(b, k->out.b)),
         &(bt_op_params){.bias_act = {.act = BT_ACT_NONE, .drop = drop, .beta = bti_grad_beta(b)}},
