@@ -23,7 +23,6 @@ typedef struct prediction {
     bti_labels *labels;
     char **name; /* of classes and labels; NULL: the outputs are numbers */
     size_t names;
-    bti_dense dense;
     int64_t done; /* examples */
     bti_loss_sum sum;
     bti_sentence sentence[BLOCK];
@@ -95,26 +94,6 @@ static bt_status open_labels(prediction *p) {
     return p->options->labels ? bti_labels_open(&spec, &p->labels) : BT_OK;
 }
 
-/* Targets of an example; zeros where nothing is known. */
-static void read_values(void *user, int64_t example, float *out) {
-    const prediction *p = user;
-    const bti_model_config *m = &p->model->shape;
-    int64_t n = 0;
-    memset(out, 0, (size_t)m->outputs * sizeof *out);
-    if (p->labels == NULL) return;
-    if (m->head == BTI_HEAD_REGRESSION) {
-        memcpy(out, bti_labels_numbers(p->labels, example), (size_t)m->outputs * sizeof *out);
-        return;
-    }
-    const int32_t *ids = bti_labels_ids(p->labels, example, &n);
-    for (int64_t k = 0; k < n; k++) out[ids[k]] = 1;
-}
-
-static bt_status read_feature(void *user, int32_t feature, int64_t example, float *out) {
-    const prediction *p = user;
-    return bti_features_read(p->model->feature[feature], example, out);
-}
-
 /* ---- examples ----------------------------------------------------------------------------------
  */
 
@@ -150,8 +129,6 @@ static bt_status read_block(prediction *p, int64_t *count) {
             s->count[0] = p->ids[n].count;
         }
         BT_TRY(bti_translator_features(p->model, example, p->rows[n], s));
-        s->dense = &p->dense;
-        s->example = example;
         if (p->labels != NULL && p->model->shape.head == BTI_HEAD_CLASSIFICATION)
             s->ids[1] = bti_labels_ids(p->labels, example, &labels);
     }
@@ -275,6 +252,7 @@ static bt_status open_all(prediction *p, const char *model) {
     if (o->source != NULL) BT_TRY(bti_reader_open(o->source, &p->text));
     BT_TRY(open_names(p, model));
     BT_TRY(open_labels(p));
+    p->model->labels = p->labels;
     BT_TRY(check_counts(p));
     p->outputs = bti_alloc((size_t)(BLOCK * p->model->shape.outputs), sizeof *p->outputs);
     if (p->outputs == NULL) return BT_ENOMEM;
@@ -288,7 +266,6 @@ bt_status bt_predict(const char *model, const bt_predict_options *options, bt_li
     prediction *p = bti_alloc(1, sizeof *p);
     if (p == NULL) return BT_ENOMEM;
     p->options = options;
-    p->dense = (bti_dense){p, read_feature, read_values};
     bt_status status = open_all(p, model);
     if (status == BT_OK) status = run(p, sink, user);
     if (status == BT_OK && is_stdin(options->source))

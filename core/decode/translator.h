@@ -3,6 +3,7 @@
 #define BANTAM_DECODE_TRANSLATOR_H
 
 #include "core/data/features.h"
+#include "core/data/labels.h"
 #include "core/decode/decoder.h"
 #include "core/decode/losses.h"
 #include "core/engine/checkpoint.h"
@@ -23,6 +24,8 @@ struct bt_translator {
     bti_losses *losses;     /* NULL when not asked for */
     bti_model_config shape; /* the run file's, with what the checkpoint and the features say */
     bti_features *feature[BTI_MAX_FEATURES];
+    const bti_labels
+        *labels; /* of the same examples; NULL: none are known. Their owner closes them. */
     bti_dense dense;
     int64_t example; /* of the next line */
 };

@@ -1,4 +1,4 @@
-/* A translator's dense inputs: the files of its options, checked against the model. */
+/* A translator's dense inputs: the files of its options, checked against the model; targets. */
 #include <stdio.h>
 #include <string.h>
 
@@ -82,6 +82,21 @@ static bt_status read_feature(void *user, int32_t feature, int64_t example, floa
     return bti_features_read(t->feature[feature], example, out);
 }
 
+/* Targets of an example; zeros where nothing is known. */
+static void read_values(void *user, int64_t example, float *out) {
+    const bt_translator *t = user;
+    size_t n = (size_t)t->shape.outputs;
+    int64_t count = 0;
+    memset(out, 0, n * sizeof *out);
+    if (t->labels == NULL) return;
+    if (t->shape.head == BTI_HEAD_REGRESSION) {
+        memcpy(out, bti_labels_numbers(t->labels, example), n * sizeof *out);
+        return;
+    }
+    const int32_t *ids = bti_labels_ids(t->labels, example, &count);
+    for (int64_t k = 0; k < count; k++) out[ids[k]] = 1;
+}
+
 bt_status bti_translator_match(const bt_translator *t, const char *path, int64_t count,
                                const char *units) {
     for (int32_t f = 0; f < t->shape.features; f++)
@@ -102,7 +117,7 @@ static bt_status check_examples(const bt_translator *t) {
 bt_status bti_translator_open_shape(bt_translator *t, const bti_checkpoint *c) {
     int64_t cols;
     t->shape = t->cfg->model;
-    t->dense = (bti_dense){t, read_feature, NULL};
+    t->dense = (bti_dense){t, read_feature, read_values};
     if (!bti_has_decoder(&t->shape)) t->shape.outputs = rows_in(c, "head.weight", &cols);
     BT_TRY(check_names(t));
     for (int32_t f = 0; f < t->shape.features; f++) BT_TRY(open_feature(t, c, f));
