@@ -98,15 +98,6 @@ static bt_status check_unknown(const bti_session *s) {
     return BT_OK;
 }
 
-int bti_session_has_pairs(const bti_session *s) {
-    return bti_session_has_text(s, 0) && bti_session_has_text(s, 1);
-}
-
-const char *bti_session_unit(const bti_session *s) {
-    if (s->cfg->training.batch_unit != BTI_BATCH_SENTENCES) return "target tokens";
-    return s->cfg->data.features.count > 0 ? "examples" : "pairs";
-}
-
 /* What was left out or cut, and how much the tokenisers do not know. */
 static void say_text(const bti_session *s) {
     const bti_corpus_stats *c = bti_corpus_get_stats(s->corpus);

@@ -175,3 +175,12 @@ void bti_session_close(bti_session *s) {
     bti_tokenizer_free(s->tokenizer[0]);
     bti_free(s);
 }
+
+int bti_session_has_pairs(const bti_session *s) {
+    return bti_session_has_text(s, 0) && bti_session_has_text(s, 1);
+}
+
+const char *bti_session_unit(const bti_session *s) {
+    if (s->cfg->training.batch_unit != BTI_BATCH_SENTENCES) return "target tokens";
+    return s->cfg->data.features.count > 0 ? "examples" : "pairs";
+}
