@@ -78,8 +78,6 @@ typedef struct bt_dev_ops {
     void (*free)(bt_dev *dev, bt_buf *buf);                           /* NULL is fine */
     bt_status (*host_alloc)(bt_dev *dev, uint64_t bytes, void **out); /* pinned where that helps */
     void (*host_free)(bt_dev *dev, void *p);
-    /* Called once for each planned view before update 1. May be NULL. */
-    bt_status (*prepare)(bt_dev *dev, const bt_view *view);
     /* Called once per gemm orientation and largest size before runtime_bytes is read, so that
      * libraries have taken what they keep. May be NULL. */
     bt_status (*warm)(bt_dev *dev, const bt_call *calls, size_t count);
@@ -87,8 +85,6 @@ typedef struct bt_dev_ops {
                         uint64_t bytes);
     bt_status (*download)(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src, uint64_t off,
                           uint64_t bytes);
-    bt_status (*copy)(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                      uint64_t src_off, uint64_t bytes);
     bt_status (*fill)(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                       uint8_t value);
     bt_status (*stream_new)(bt_dev *dev, bt_stream **out);

@@ -145,15 +145,6 @@ static bt_status cpu_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src,
     return status;
 }
 
-static bt_status cpu_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                          uint64_t src_off, uint64_t bytes) {
-    (void)s;
-    bt_status status = check_range(dev, dst, dst_off, bytes);
-    if (status == BT_OK) status = check_range(dev, src, src_off, bytes);
-    if (status == BT_OK) memmove(dst->base + dst_off, src->base + src_off, bytes);
-    return status;
-}
-
 static bt_status cpu_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                           uint8_t value) {
     (void)s;
@@ -306,7 +297,6 @@ static const bt_dev_ops cpu_ops = {
     .warm = cpu_warm,
     .upload = cpu_upload,
     .download = cpu_download,
-    .copy = cpu_copy,
     .fill = cpu_fill,
     .stream_new = cpu_stream_new,
     .stream_free = cpu_stream_free,

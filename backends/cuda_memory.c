@@ -171,16 +171,6 @@ static bt_status cuda_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src
                       "copy from the device");
 }
 
-static bt_status cuda_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                           uint64_t src_off, uint64_t bytes) {
-    bt_status status = btcu_enter(dev, &s);
-    if (status != BT_OK || bytes == 0) return status;
-    return btcu_check(dev, s,
-                      cudaMemcpyAsync(dst->p + dst_off, src->p + src_off, bytes,
-                                      cudaMemcpyDeviceToDevice, s->stream),
-                      "copy on the device");
-}
-
 static bt_status cuda_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                            uint8_t value) {
     bt_status status = btcu_enter(dev, &s);
@@ -282,7 +272,6 @@ const bt_dev_ops btcu_dev_ops = {
     .warm = btcu_warm,
     .upload = cuda_upload,
     .download = cuda_download,
-    .copy = cuda_copy,
     .fill = cuda_fill,
     .stream_new = cuda_stream_new,
     .stream_free = cuda_stream_free,

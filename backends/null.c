@@ -1,7 +1,7 @@
 /* The "null" backend: all bookkeeping, no arithmetic and no memory. It checks that every operand
  * lies inside a living buffer of this device, that outputs take over storage only where the op list
- * allows it, and that streams and events live. Ops and copies succeed and do nothing; a download
- * gives zeros. Plans of any size run through it on any machine. */
+ * allows it, and that streams and events live. Ops, uploads and fills succeed and do nothing; a
+ * download gives zeros. Plans of any size run through it on any machine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,12 +120,6 @@ static void null_host_free(bt_dev *dev, void *p) {
     free(p);
 }
 
-static bt_status null_prepare(bt_dev *dev, const bt_view *view) {
-    uint64_t size = bti_dtype_size(view->dtype);
-    uint64_t elements = view->rows > 0 ? (uint64_t)((view->rows - 1) * view->ld + view->cols) : 0;
-    return check_range(dev, "prepared view", view->buf, view->off, elements * size);
-}
-
 static bt_status null_upload(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t off, const void *src,
                              uint64_t bytes) {
     (void)src;
@@ -139,13 +133,6 @@ static bt_status null_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src
     BT_TRY(check_range(dev, "download", src, off, bytes));
     if (bytes) memset(dst, 0, bytes);
     return BT_OK;
-}
-
-static bt_status null_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                           uint64_t src_off, uint64_t bytes) {
-    BT_TRY(check_stream(dev, s));
-    BT_TRY(check_range(dev, "copy", dst, dst_off, bytes));
-    return check_range(dev, "copy", src, src_off, bytes);
 }
 
 static bt_status null_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
@@ -197,10 +184,8 @@ static const bt_dev_ops device_table = {
     .free = null_free,
     .host_alloc = null_host_alloc,
     .host_free = null_host_free,
-    .prepare = null_prepare,
     .upload = null_upload,
     .download = null_download,
-    .copy = null_copy,
     .fill = null_fill,
     .stream_new = null_stream_new,
     .stream_free = null_stream_free,

@@ -34,7 +34,6 @@ static const char *code_name(cl_int code) {
         NAME(CL_MEM_OBJECT_ALLOCATION_FAILURE);
         NAME(CL_OUT_OF_RESOURCES);
         NAME(CL_OUT_OF_HOST_MEMORY);
-        NAME(CL_MEM_COPY_OVERLAP);
         NAME(CL_BUILD_PROGRAM_FAILURE);
         NAME(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
         NAME(CL_INVALID_VALUE);
@@ -238,17 +237,6 @@ static bt_status opencl_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *s
                  "clEnqueueReadBuffer");
 }
 
-static bt_status opencl_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                             uint64_t src_off, uint64_t bytes) {
-    s = btcl_stream(dev, s);
-    bt_status status = btcl_stuck(dev, s);
-    if (status != BT_OK || bytes == 0) return status;
-    return check(
-        dev,
-        clEnqueueCopyBuffer(s->queue, src->mem, dst->mem, src_off, dst_off, bytes, 0, NULL, NULL),
-        "clEnqueueCopyBuffer");
-}
-
 static bt_status opencl_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                              uint8_t value) {
     s = btcl_stream(dev, s);
@@ -351,7 +339,6 @@ const bt_dev_ops btcl_dev_ops = {
     .warm = btcl_warm,
     .upload = opencl_upload,
     .download = opencl_download,
-    .copy = opencl_copy,
     .fill = opencl_fill,
     .stream_new = opencl_stream_new,
     .stream_free = opencl_stream_free,

@@ -111,15 +111,6 @@ static bt_status ref_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src,
     return BT_OK;
 }
 
-static bt_status ref_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                          uint64_t src_off, uint64_t bytes) {
-    (void)dev, (void)s;
-    BT_TRY(check_range("copy", dst, dst_off, bytes));
-    BT_TRY(check_range("copy", src, src_off, bytes));
-    if (bytes) memmove(dst->data + dst_off, src->data + src_off, bytes);
-    return BT_OK;
-}
-
 static bt_status ref_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                           uint8_t value) {
     (void)dev, (void)s;
@@ -181,7 +172,6 @@ static const bt_dev_ops device_table = {
     .host_free = ref_host_free,
     .upload = ref_upload,
     .download = ref_download,
-    .copy = ref_copy,
     .fill = ref_fill,
     .stream_new = ref_stream_new,
     .stream_free = ref_stream_free,

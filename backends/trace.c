@@ -183,11 +183,6 @@ static void trace_host_free(bt_dev *dev, void *p) {
     self(dev)->inner->ops->host_free(self(dev)->inner, p);
 }
 
-static bt_status trace_prepare(bt_dev *dev, const bt_view *view) {
-    BT_TRY(pass(dev, "prepare"));
-    return self(dev)->inner->ops->prepare(self(dev)->inner, view);
-}
-
 static bt_status trace_warm(bt_dev *dev, const bt_call *calls, size_t count) {
     BT_TRY(pass(dev, "warm"));
     return self(dev)->inner->ops->warm(self(dev)->inner, calls, count);
@@ -203,12 +198,6 @@ static bt_status trace_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *sr
                                 uint64_t bytes) {
     BT_TRY(pass(dev, "download"));
     return self(dev)->inner->ops->download(self(dev)->inner, s, dst, src, off, bytes);
-}
-
-static bt_status trace_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                            uint64_t src_off, uint64_t bytes) {
-    BT_TRY(pass(dev, "copy"));
-    return self(dev)->inner->ops->copy(self(dev)->inner, s, dst, dst_off, src, src_off, bytes);
 }
 
 static bt_status trace_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
@@ -264,11 +253,9 @@ static const bt_dev_ops device_table = {
     .free = trace_free,
     .host_alloc = trace_host_alloc,
     .host_free = trace_host_free,
-    .prepare = trace_prepare,
     .warm = trace_warm,
     .upload = trace_upload,
     .download = trace_download,
-    .copy = trace_copy,
     .fill = trace_fill,
     .stream_new = trace_stream_new,
     .stream_free = trace_stream_free,
@@ -289,7 +276,6 @@ bt_status bti_trace_wrap(bt_dev *inner, const bt_trace_options *options, bt_dev 
     t->inner = inner;
     t->driver = *inner->driver;
     t->ops = device_table;
-    if (inner->ops->prepare == NULL) t->ops.prepare = NULL;
     if (inner->ops->warm == NULL) t->ops.warm = NULL;
     for (int op = 0; op < BT_OP_COUNT; op++)
         if (inner->op[op] != NULL) t->op[op] = trace_op;

@@ -1,9 +1,10 @@
 /* "far": the oracle behind the manners of an awkward device. What passes here ports to OpenCL and
  * CUDA.
- * - Handles are small numbers; following one is a fault. Memory is apart: only copies reach it.
- * - Ops, uploads, downloads, copies and fills wait in a queue for each stream, as they were called,
- *   and run at sync, at event_sync, when another stream waits for an event, or when the queue is
- *   full. Uploads read host memory only then; streams overtake each other unless events say no.
+ * - Handles are small numbers; following one is a fault. Memory is apart: only uploads and
+ * downloads reach it.
+ * - Ops, uploads, downloads and fills wait in a queue for each stream, as they were called, and run
+ *   at sync, at event_sync, when another stream waits for an event, or when the queue is full.
+ *   Uploads read host memory only then; streams overtake each other unless events say no.
  * - A failure shows late and sticks to its stream.
  * - Allocations of at most 64 MiB, alignment 4096, total 2 GiB.
  * - Every op needs scratch, more at odd sizes than at larger even ones, and finds it full of NaN.
@@ -26,7 +27,7 @@
 #define ROW_TILE 32
 #define SCRIBBLE ((uint64_t)1 << 20) /* at most this much of the scratch is filled with NaN */
 
-typedef enum kind { OP, UPLOAD, DOWNLOAD, COPY, FILL, RECORD, WAIT } kind;
+typedef enum kind { OP, UPLOAD, DOWNLOAD, FILL, RECORD, WAIT } kind;
 
 typedef struct item {
     kind kind;
@@ -142,8 +143,6 @@ static bt_status run_item(far_dev *d, const item *it) {
         return ops->upload(d->inner, NULL, a, it->a_off, it->from, it->bytes);
     case DOWNLOAD:
         return ops->download(d->inner, NULL, it->host, b, it->b_off, it->bytes);
-    case COPY:
-        return ops->copy(d->inner, NULL, a, it->a_off, b, it->b_off, it->bytes);
     case FILL:
         return ops->fill(d->inner, NULL, a, it->a_off, it->bytes, it->value);
     case RECORD:
@@ -249,14 +248,6 @@ static bt_status far_download(bt_dev *dev, bt_stream *s, void *dst, bt_buf *src,
                    &(item){.kind = DOWNLOAD, .b = src, .b_off = off, .host = dst, .bytes = bytes});
 }
 
-static bt_status far_copy(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t dst_off, bt_buf *src,
-                          uint64_t src_off, uint64_t bytes) {
-    return enqueue(
-        dev, s,
-        &(item){
-            .kind = COPY, .a = dst, .b = src, .a_off = dst_off, .b_off = src_off, .bytes = bytes});
-}
-
 static bt_status far_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, uint64_t bytes,
                           uint8_t value) {
     return enqueue(dev, s,
@@ -324,7 +315,6 @@ static const bt_dev_ops device_table = {
     .host_free = far_host_free,
     .upload = far_upload,
     .download = far_download,
-    .copy = far_copy,
     .fill = far_fill,
     .stream_new = far_stream_new,
     .stream_free = far_stream_free,

@@ -174,8 +174,7 @@ cudaError_t check_copy(const void *dst, const void *src, size_t bytes, cudaMemcp
     const bool out = to >= 0, in = from >= 0;
     if (kind == cudaMemcpyDefault) return cudaSuccess;
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault ||
-        out != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
-        in != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice))
+        out != (kind == cudaMemcpyHostToDevice) || in != (kind == cudaMemcpyDeviceToHost))
         return cudaErrorInvalidMemcpyDirection;
     return cudaSuccess;
 }
