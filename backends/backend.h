@@ -30,6 +30,23 @@ typedef struct bt_host {
     void (*vlog)(bt_log_level level, const char *fmt, va_list ap);
 } bt_host;
 
+__attribute__((format(printf, 3, 4))) static inline bt_status
+bt_host_fail(const bt_host *host, bt_status status, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    host->vfail(status, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+__attribute__((format(printf, 3, 4))) static inline void
+bt_host_log(const bt_host *host, bt_log_level level, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    host->vlog(level, fmt, ap);
+    va_end(ap);
+}
+
 typedef struct bt_dev bt_dev;
 typedef struct bt_stream bt_stream;
 typedef struct bt_event bt_event;

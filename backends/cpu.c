@@ -25,14 +25,6 @@ struct bt_event {
     int unused;
 };
 
-static void notice(const bt_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void notice(const bt_host *host, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vlog(BT_LOG_WARN, fmt, ap);
-    va_end(ap);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 #define HUGE ((size_t)2 << 20)
@@ -69,7 +61,7 @@ static bt_status cpu_query(bt_dev *dev, bt_dev_info *info) {
 static bt_status cpu_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     cpu_dev *d = (cpu_dev *)dev;
     bt_buf *buf = calloc(1, sizeof *buf);
-    if (!buf) return btcpu_fail(dev->host, BT_ENOMEM, "out of host memory");
+    if (!buf) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     const uint64_t room = btcpu_available_memory();
     buf->bytes = bytes ? bytes : 1;
     buf->base =
@@ -78,7 +70,7 @@ static bt_status cpu_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
             : mmap(NULL, buf->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buf->base == MAP_FAILED) {
         free(buf);
-        return btcpu_fail(
+        return bt_host_fail(
             dev->host, BT_ENOMEM,
             "cpu: %llu bytes cannot be allocated, %llu are free: lower memory.limit or "
             "close other programs",
@@ -108,9 +100,9 @@ static bt_status cpu_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
     size_t size = ((size_t)bytes + BTCPU_ALIGN - 1) / BTCPU_ALIGN * BTCPU_ALIGN;
     void *p = bytes > SIZE_MAX / 2 ? NULL : aligned_alloc(BTCPU_ALIGN, size ? size : BTCPU_ALIGN);
     if (!p)
-        return btcpu_fail(dev->host, BT_ENOMEM,
-                          "cpu: %llu bytes of host memory cannot be allocated",
-                          (unsigned long long)bytes);
+        return bt_host_fail(dev->host, BT_ENOMEM,
+                            "cpu: %llu bytes of host memory cannot be allocated",
+                            (unsigned long long)bytes);
     *out = p;
     return BT_OK;
 }
@@ -122,7 +114,7 @@ static void cpu_host_free(bt_dev *dev, void *p) {
 
 static bt_status check_range(const bt_dev *dev, const bt_buf *buf, uint64_t off, uint64_t bytes) {
     if (off <= buf->bytes && bytes <= buf->bytes - off) return BT_OK;
-    return btcpu_fail(
+    return bt_host_fail(
         dev->host, BT_EINTERNAL, "cpu: %llu bytes at %llu are not inside a buffer of %llu",
         (unsigned long long)bytes, (unsigned long long)off, (unsigned long long)buf->bytes);
 }
@@ -157,7 +149,7 @@ static bt_status cpu_fill(bt_dev *dev, bt_stream *s, bt_buf *buf, uint64_t off, 
 
 static bt_status cpu_stream_new(bt_dev *dev, bt_stream **out) {
     bt_stream *s = calloc(1, sizeof *s);
-    if (!s) return btcpu_fail(dev->host, BT_ENOMEM, "out of host memory");
+    if (!s) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     *out = s;
     return BT_OK;
 }
@@ -174,7 +166,7 @@ static bt_status cpu_sync(bt_dev *dev, bt_stream *s) {
 
 static bt_status cpu_event_new(bt_dev *dev, bt_event **out) {
     bt_event *e = calloc(1, sizeof *e);
-    if (!e) return btcpu_fail(dev->host, BT_ENOMEM, "out of host memory");
+    if (!e) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     *out = e;
     return BT_OK;
 }
@@ -320,10 +312,10 @@ static int threads_wished(void) {
 static bt_status pick_threads(const bt_host *host, int asked, uint32_t *out) {
     int usable = btcpu_usable_threads();
     if (asked < 0)
-        return btcpu_fail(host, BT_EUSAGE,
-                          "%d threads: give a number from 1 on, or 0 for as many as "
-                          "this process may use (%d)",
-                          asked, usable);
+        return bt_host_fail(host, BT_EUSAGE,
+                            "%d threads: give a number from 1 on, or 0 for as many as "
+                            "this process may use (%d)",
+                            asked, usable);
 #ifdef _OPENMP
     int limit = omp_get_thread_limit();
     if (limit < usable) usable = limit < 1 ? 1 : limit;
@@ -332,7 +324,8 @@ static bt_status pick_threads(const bt_host *host, int asked, uint32_t *out) {
 #endif
     if (asked == 0) asked = threads_wished();
     if (asked > usable)
-        notice(host, "cpu: %d threads asked for, %d used: no more can be had", asked, usable);
+        bt_host_log(host, BT_LOG_WARN, "cpu: %d threads asked for, %d used: no more can be had",
+                    asked, usable);
     *out = (uint32_t)(asked == 0 || asked > usable ? usable : asked);
     return BT_OK;
 }
@@ -349,12 +342,12 @@ static bt_status cpu_open(const bt_host *host, int index, const bt_open_options 
                           bt_dev **out) {
     uint32_t threads = 1;
     if (index != 0)
-        return btcpu_fail(host, BT_EUSAGE, "cpu:%d: there is one cpu device, cpu:0", index);
+        return bt_host_fail(host, BT_EUSAGE, "cpu:%d: there is one cpu device, cpu:0", index);
     bt_status status = pick_threads(host, options ? options->threads : 0, &threads);
     if (status == BT_OK) status = btcpu_blas_open(host);
     if (status != BT_OK) return status;
     cpu_dev *d = calloc(1, sizeof *d);
-    if (!d) return btcpu_fail(host, BT_ENOMEM, "out of host memory");
+    if (!d) return bt_host_fail(host, BT_ENOMEM, "out of host memory");
     bt_dev_info *info = &d->base.info;
     d->base.driver = &cpu_driver;
     d->base.host = host;

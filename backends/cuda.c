@@ -195,10 +195,10 @@ static int is_missing_code(cudaError_t code) {
 static bt_status not_supported(const btcu_dev *d) {
     char list[128];
     built_for(list, sizeof list);
-    return btcu_failf(d->base.host, BT_EDEVICE,
-                      "cuda:%d, %s: not supported by this build (built for %s): build with "
-                      "-DBANTAM_CUDA_ARCHITECTURES=%d%d-real",
-                      d->index, d->base.info.name, list, d->major, d->minor);
+    return bt_host_fail(d->base.host, BT_EDEVICE,
+                        "cuda:%d, %s: not supported by this build (built for %s): build with "
+                        "-DBANTAM_CUDA_ARCHITECTURES=%d%d-real",
+                        d->index, d->base.info.name, list, d->major, d->minor);
 }
 
 /* 1 + 2 = 3: code for this device is there and does what it should. */
@@ -215,9 +215,9 @@ static bt_status self_test(btcu_dev *d) {
     if (status == BT_OK) status = dev->ops->download(dev, NULL, &sum, buf, 0, sizeof sum);
     if (status == BT_OK) status = dev->ops->sync(dev, NULL);
     if (status == BT_OK && sum != 3)
-        status = btcu_failf(dev->host, BT_EDEVICE,
-                            "cuda:%d, %s: 1 + 2 gave %d: the device does not work", d->index,
-                            dev->info.name, sum);
+        status = bt_host_fail(dev->host, BT_EDEVICE,
+                              "cuda:%d, %s: 1 + 2 gave %d: the device does not work", d->index,
+                              dev->info.name, sum);
     dev->ops->free(dev, buf);
     return status;
 }
@@ -274,12 +274,12 @@ static const bt_driver cuda_driver;
 static bt_status check_index(const bt_host *host, int index) {
     char reason[512];
     const int count = count_devices(host, reason, sizeof reason);
-    if (count == 0) return btcu_failf(host, BT_EDEVICE, "cuda: %s", reason);
+    if (count == 0) return bt_host_fail(host, BT_EDEVICE, "cuda: %s", reason);
     if (index >= 0 && index < count) return BT_OK;
-    return btcu_failf(host, BT_EUSAGE,
-                      "cuda:%d: there are %d CUDA devices, numbered from 0; bantam devices lists "
-                      "them",
-                      index, count);
+    return bt_host_fail(host, BT_EUSAGE,
+                        "cuda:%d: there are %d CUDA devices, numbered from 0; bantam devices lists "
+                        "them",
+                        index, count);
 }
 
 static bt_status cuda_open(const bt_host *host, int index, const bt_open_options *options,
@@ -289,7 +289,7 @@ static bt_status cuda_open(const bt_host *host, int index, const bt_open_options
     pthread_mutex_lock(&lock);
     bt_status status = check_index(host, index);
     btcu_dev *d = status == BT_OK ? calloc(1, sizeof *d) : NULL;
-    if (status == BT_OK && d == NULL) status = btcu_failf(host, BT_ENOMEM, "out of host memory");
+    if (status == BT_OK && d == NULL) status = bt_host_fail(host, BT_ENOMEM, "out of host memory");
     if (d != NULL) {
         d->index = index;
         d->base = (bt_dev){

@@ -41,8 +41,6 @@ static inline btcu_dev *btcu_self(bt_dev *dev) { return (btcu_dev *)(void *)dev;
 
 extern const bt_dev_ops btcu_dev_ops;
 
-bt_status btcu_failf(const bt_host *host, bt_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
 /* Sets the error text "cuda: WHAT: TEXT (NAME, code)", returns the status that fits the code. */
 bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what);
 

@@ -67,9 +67,9 @@ static void open_library(void) {
 
 bt_status btcu_blas_result(bt_dev *dev, cublasStatus_t code, const char *what) {
     if (code == CUBLAS_STATUS_SUCCESS) return BT_OK;
-    return btcu_failf(dev->host, code == CUBLAS_STATUS_ALLOC_FAILED ? BT_ENOMEM : BT_EDEVICE,
-                      "cuda: cuBLAS: %s: %s (%d)", what,
-                      blas.words != NULL ? blas.words(code) : "status", (int)code);
+    return bt_host_fail(dev->host, code == CUBLAS_STATUS_ALLOC_FAILED ? BT_ENOMEM : BT_EDEVICE,
+                        "cuda: cuBLAS: %s: %s (%d)", what,
+                        blas.words != NULL ? blas.words(code) : "status", (int)code);
 }
 
 /* A handle may need so much of a card (measured by users: 80 to 500 MB). Where less is free cuBLAS
@@ -90,13 +90,13 @@ bt_status btcu_blas_open(btcu_dev *d) {
     bt_dev *dev = &d->base;
     pthread_once(&once, open_library);
     if (blas.why[0] != 0)
-        return btcu_failf(
+        return bt_host_fail(
             dev->host, BT_EDEVICE,
             "cuda: cuBLAS is needed and cannot be opened: %s: install it, or name its "
             "folder in LD_LIBRARY_PATH",
             blas.why);
     d->blas = calloc(1, sizeof *d->blas);
-    if (d->blas == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (d->blas == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     const cublasStatus_t code = (cublasStatus_t)BTCU_WATCHED(
         dev->host, "cublasCreate", blas.cublasCreate_v2(&d->blas->handle));
     bt_status status = short_of_memory(code) ? btcu_no_memory(dev, "what cuBLAS keeps for itself")
@@ -306,10 +306,11 @@ static bt_status by_library(bt_dev *dev, bt_stream *s, const bt_call *call) {
     for (int i = 0; i < 3; i++) {
         const bt_view *v = &call->t[i];
         if (v->rows > INT32_MAX || v->ld > INT32_MAX)
-            return btcu_failf(dev->host, BT_EUSAGE,
-                              "cuda: a product with a matrix of %lld x %lld is beyond what cuBLAS "
-                              "counts (2^31)",
-                              (long long)v->rows, (long long)v->ld);
+            return bt_host_fail(
+                dev->host, BT_EUSAGE,
+                "cuda: a product with a matrix of %lld x %lld is beyond what cuBLAS "
+                "counts (2^31)",
+                (long long)v->rows, (long long)v->ld);
     }
     bt_status status = cross(dev, s, &d->own);
     if (status == BT_OK)

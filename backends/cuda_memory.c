@@ -8,21 +8,13 @@
 /* ---- errors ------------------------------------------------------------------------------------
  */
 
-bt_status btcu_failf(const bt_host *host, bt_status status, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vfail(status, fmt, ap);
-    va_end(ap);
-    return status;
-}
-
 static bt_status status_of(cudaError_t code) {
     return code == cudaErrorMemoryAllocation ? BT_ENOMEM : BT_EDEVICE;
 }
 
 bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what) {
-    return btcu_failf(host, status_of(code), "cuda: %s: %s (%s, %d)", what,
-                      cudaGetErrorString(code), cudaGetErrorName(code), (int)code);
+    return bt_host_fail(host, status_of(code), "cuda: %s: %s (%s, %d)", what,
+                        cudaGetErrorString(code), cudaGetErrorName(code), (int)code);
 }
 
 /* Is the call alone at fault, and not something that the device was doing? */
@@ -40,13 +32,13 @@ bt_status btcu_result(bt_dev *dev, bt_stream *s, cudaError_t code, const char *w
     snprintf(s->text, sizeof s->text, "cuda:%d: %s: %s (%s, %d): the device is lost to this run",
              btcu_self(dev)->index, what, cudaGetErrorString(code), cudaGetErrorName(code),
              (int)code);
-    return btcu_failf(dev->host, s->failure, "%s", s->text);
+    return bt_host_fail(dev->host, s->failure, "%s", s->text);
 }
 
 bt_status btcu_enter(bt_dev *dev, bt_stream **s) {
     btcu_dev *d = btcu_self(dev);
     if (*s == NULL) *s = &d->own;
-    if ((*s)->failure != BT_OK) return btcu_failf(dev->host, (*s)->failure, "%s", (*s)->text);
+    if ((*s)->failure != BT_OK) return bt_host_fail(dev->host, (*s)->failure, "%s", (*s)->text);
     return btcu_check(dev, *s, cudaSetDevice(d->index), "cudaSetDevice");
 }
 
@@ -91,7 +83,7 @@ static bt_status poison(bt_dev *dev, const bt_buf *buf) {
 bt_status btcu_no_memory(bt_dev *dev, const char *what) {
     size_t room = 0, total = 0;
     forget(dev, cudaMemGetInfo(&room, &total));
-    return btcu_failf(
+    return bt_host_fail(
         dev->host, BT_ENOMEM,
         "cuda:%d: %s cannot be allocated: %zu of %zu bytes are free, this run has %llu "
         "in buffers, other processes and the driver hold the rest",
@@ -114,11 +106,11 @@ static bt_status cuda_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     bt_status status = use_device(dev);
     if (status != BT_OK) return status;
     if (dev->info.max_alloc > 0 && bytes > dev->info.max_alloc)
-        return btcu_failf(dev->host, BT_ENOMEM,
-                          "cuda: one allocation may have %llu bytes, not %llu",
-                          (unsigned long long)dev->info.max_alloc, (unsigned long long)bytes);
+        return bt_host_fail(dev->host, BT_ENOMEM,
+                            "cuda: one allocation may have %llu bytes, not %llu",
+                            (unsigned long long)dev->info.max_alloc, (unsigned long long)bytes);
     bt_buf *buf = calloc(1, sizeof *buf);
-    if (buf == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (buf == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     void *p = NULL;
     status = btcu_malloc(dev, bytes ? bytes : 1, &p);
     if (status != BT_OK) {
@@ -190,7 +182,7 @@ static bt_status cuda_stream_new(bt_dev *dev, bt_stream **out) {
     bt_status status = use_device(dev);
     if (status != BT_OK) return status;
     bt_stream *s = calloc(1, sizeof *s);
-    if (s == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (s == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     status = btcu_open_stream(btcu_self(dev), s);
     if (status != BT_OK) {
         free(s);
@@ -222,7 +214,7 @@ static bt_status cuda_event_new(bt_dev *dev, bt_event **out) {
     bt_status status = use_device(dev);
     if (status != BT_OK) return status;
     bt_event *e = calloc(1, sizeof *e);
-    if (e == NULL) return btcu_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (e == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     status = btcu_check(dev, NULL, cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming),
                         "cudaEventCreate");
     if (status != BT_OK) {

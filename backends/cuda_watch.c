@@ -44,15 +44,6 @@ static int over;
 /* ---- the watcher -------------------------------------------------------------------------------
  */
 
-static void tell(const bt_host *host, bt_log_level level, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void tell(const bt_host *host, bt_log_level level, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vlog(level, fmt, ap);
-    va_end(ap);
-}
-
 /* Tells once of a call that lasts too long. A call that ends in the meantime has changed `since`,
  * and is left alone. */
 static void look(slot *s, long long now) {
@@ -61,10 +52,10 @@ static void look(slot *s, long long now) {
     const char *what = atomic_load(&s->what);
     const bt_host *host = atomic_load(&s->host);
     if (!atomic_compare_exchange_strong(&s->since, &since, 0)) return;
-    tell(host, BT_LOG_STALLED,
-         "cuda: %s has not come back for %lld s: the device or its driver hangs "
-         "(BANTAM_CUDA_TIMEOUT is how many seconds a call may take; 0: any)",
-         what, limit);
+    bt_host_log(host, BT_LOG_STALLED,
+                "cuda: %s has not come back for %lld s: the device or its driver hangs "
+                "(BANTAM_CUDA_TIMEOUT is how many seconds a call may take; 0: any)",
+                what, limit);
 }
 
 /* Sleeps for a second, or until the end: then 0. */
@@ -125,7 +116,8 @@ static void start(const bt_host *host) {
     there = start_thread();
     if (there) return;
     pthread_key_delete(own);
-    tell(host, BT_LOG_WARN, "cuda: no thread to watch calls with: one that hangs will not be told");
+    bt_host_log(host, BT_LOG_WARN,
+                "cuda: no thread to watch calls with: one that hangs will not be told");
 }
 
 static void end(void) {

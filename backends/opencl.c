@@ -216,21 +216,22 @@ static bt_status pick(const bt_host *host, int index, const bt_open_options *opt
     if (board_count == 0) {
         char reason[512];
         why_none(reason, sizeof reason);
-        return btcl_failf(host, BT_EDEVICE, "%s", reason);
+        return bt_host_fail(host, BT_EDEVICE, "%s", reason);
     }
     if (index < 0 || index >= board_count)
-        return btcl_failf(host, BT_EUSAGE,
-                          "opencl:%d: there are %d OpenCL devices, numbered from 0; bantam devices "
-                          "lists them",
-                          index, board_count);
+        return bt_host_fail(
+            host, BT_EUSAGE,
+            "opencl:%d: there are %d OpenCL devices, numbered from 0; bantam devices "
+            "lists them",
+            index, board_count);
     btcl_board *board = &boards[index];
     btcl_device_text(board->id, CL_DEVICE_NAME, name, sizeof name);
     const char *why = refusal(board->id);
-    if (why != NULL) return btcl_failf(host, BT_EDEVICE, "opencl:%d, %s: %s", index, name, why);
+    if (why != NULL) return bt_host_fail(host, BT_EDEVICE, "opencl:%d, %s: %s", index, name, why);
     if (options != NULL && options->automatic && (board->type & CL_DEVICE_TYPE_CPU))
-        return btcl_failf(host, BT_EUSAGE,
-                          "opencl:%d, %s: a CPU, which is used through OpenCL only when asked for",
-                          index, name);
+        return bt_host_fail(
+            host, BT_EUSAGE,
+            "opencl:%d, %s: a CPU, which is used through OpenCL only when asked for", index, name);
     *out = board;
     return BT_OK;
 }
@@ -241,7 +242,7 @@ static bt_status opencl_open(const bt_host *host, int index, const bt_open_optio
     pthread_mutex_lock(&lock);
     bt_status status = pick(host, index, options, &board);
     btcl_dev *d = status == BT_OK ? calloc(1, sizeof *d) : NULL;
-    if (status == BT_OK && d == NULL) status = btcl_failf(host, BT_ENOMEM, "out of host memory");
+    if (status == BT_OK && d == NULL) status = bt_host_fail(host, BT_ENOMEM, "out of host memory");
     if (d != NULL) {
         d->board = board;
         d->base = (bt_dev){

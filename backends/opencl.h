@@ -119,9 +119,6 @@ static inline btcl_dev *btcl_self(bt_dev *dev) { return (btcl_dev *)(void *)dev;
 
 /* Sets the error text "opencl: WHAT: CL_NAME (code)", returns the status that fits the code. */
 bt_status btcl_fail(const bt_host *host, cl_int code, const char *what);
-bt_status btcl_failf(const bt_host *host, bt_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-void btcl_notice(const bt_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* opencl_memory.c: the device table; queues of boards. */
 extern const bt_dev_ops btcl_dev_ops;

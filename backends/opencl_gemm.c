@@ -252,9 +252,9 @@ bt_status btcl_op_gemm(bt_dev *dev, bt_stream *stream, const bt_call *call) {
     case 0:
         return own_kernel(dev, s, call);
     default:
-        return btcl_failf(dev->host, BT_EDEVICE,
-                          "opencl: CLBlast cannot multiply on this device: set "
-                          "BANTAM_OPENCL_CLBLAST=0 to do without it");
+        return bt_host_fail(dev->host, BT_EDEVICE,
+                            "opencl: CLBlast cannot multiply on this device: set "
+                            "BANTAM_OPENCL_CLBLAST=0 to do without it");
     }
 }
 
@@ -285,7 +285,8 @@ bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count) {
                         BT_F32};
     status = btcl_op_gemm(dev, NULL, &call);
     if (!btcl_self(dev)->library)
-        btcl_notice(dev->host, "opencl: CLBlast fails on %s; its products are done without it",
+        bt_host_log(dev->host, BT_LOG_WARN,
+                    "opencl: CLBlast fails on %s; its products are done without it",
                     dev->info.name);
     if (status == BT_OK) status = dev->ops->sync(dev, NULL);
     dev->ops->free(dev, buf);

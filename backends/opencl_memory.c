@@ -8,21 +8,6 @@
 /* ---- errors ------------------------------------------------------------------------------------
  */
 
-bt_status btcl_failf(const bt_host *host, bt_status status, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vfail(status, fmt, ap);
-    va_end(ap);
-    return status;
-}
-
-void btcl_notice(const bt_host *host, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vlog(BT_LOG_WARN, fmt, ap);
-    va_end(ap);
-}
-
 static const char *code_name(cl_int code) {
 #define NAME(x) \
     case x: \
@@ -73,7 +58,7 @@ static bt_status status_of(cl_int code) {
 }
 
 bt_status btcl_fail(const bt_host *host, cl_int code, const char *what) {
-    return btcl_failf(host, status_of(code), "opencl: %s: %s (%d)", what, code_name(code), code);
+    return bt_host_fail(host, status_of(code), "opencl: %s: %s (%d)", what, code_name(code), code);
 }
 
 static bt_status check(const bt_dev *dev, cl_int code, const char *what) {
@@ -123,10 +108,11 @@ static bt_status touch(bt_dev *dev, bt_buf *buf) {
     cl_int code = fill(queue, buf->mem, 0, buf->bytes, 0xff);
     if (code == CL_SUCCESS) code = clFinish(queue);
     if (code == CL_OUT_OF_RESOURCES) /* some drivers' word for it */
-        return btcl_failf(dev->host, BT_ENOMEM,
-                          "opencl: %llu bytes cannot be used: %s (%d): what other programs hold is "
-                          "not known here; a limit leaves it to them (--memory)",
-                          (unsigned long long)buf->bytes, code_name(code), code);
+        return bt_host_fail(
+            dev->host, BT_ENOMEM,
+            "opencl: %llu bytes cannot be used: %s (%d): what other programs hold is "
+            "not known here; a limit leaves it to them (--memory)",
+            (unsigned long long)buf->bytes, code_name(code), code);
     return check(dev, code, "first use of new memory");
 }
 
@@ -134,14 +120,14 @@ static bt_status opencl_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     btcl_dev *d = btcl_self(dev);
     const uint64_t size = bytes > UINT64_MAX - 3 ? bytes : (bytes + 3) / 4 * 4;
     if (size > dev->info.max_alloc || size > dev->info.total_bytes - d->used)
-        return btcl_failf(dev->host, BT_ENOMEM,
-                          "opencl: %llu bytes cannot be allocated: %llu of %llu are taken, and one "
-                          "allocation may have %llu",
-                          (unsigned long long)bytes, (unsigned long long)d->used,
-                          (unsigned long long)dev->info.total_bytes,
-                          (unsigned long long)dev->info.max_alloc);
+        return bt_host_fail(
+            dev->host, BT_ENOMEM,
+            "opencl: %llu bytes cannot be allocated: %llu of %llu are taken, and one "
+            "allocation may have %llu",
+            (unsigned long long)bytes, (unsigned long long)d->used,
+            (unsigned long long)dev->info.total_bytes, (unsigned long long)dev->info.max_alloc);
     bt_buf *buf = calloc(1, sizeof *buf);
-    if (buf == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (buf == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     cl_int code;
     buf->bytes = size ? size : 4;
     buf->mem = clCreateBuffer(d->board->context, CL_MEM_READ_WRITE, buf->bytes, NULL, &code);
@@ -178,7 +164,7 @@ static cl_int take_host(btcl_dev *d, struct btcl_pinned *pin, size_t size) {
 static bt_status opencl_host_alloc(bt_dev *dev, uint64_t bytes, void **out) {
     btcl_dev *d = btcl_self(dev);
     struct btcl_pinned *pin = calloc(1, sizeof *pin);
-    if (pin == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (pin == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     const cl_int code = take_host(d, pin, bytes ? bytes : 1);
     if (code != CL_SUCCESS) {
         free(pin);
@@ -214,7 +200,7 @@ static void opencl_host_free(bt_dev *dev, void *p) {
 bt_stream *btcl_stream(bt_dev *dev, bt_stream *s) { return s != NULL ? s : &btcl_self(dev)->own; }
 
 bt_status btcl_stuck(const bt_dev *dev, const bt_stream *s) {
-    return s->failure == BT_OK ? BT_OK : btcl_failf(dev->host, s->failure, "%s", s->text);
+    return s->failure == BT_OK ? BT_OK : bt_host_fail(dev->host, s->failure, "%s", s->text);
 }
 
 static bt_status opencl_upload(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t off,
@@ -256,7 +242,7 @@ bt_status btcl_open_queue(const bt_host *host, const btcl_board *board, bt_strea
 
 static bt_status opencl_stream_new(bt_dev *dev, bt_stream **out) {
     bt_stream *s = calloc(1, sizeof *s);
-    if (s == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (s == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     bt_status status = btcl_open_queue(dev->host, btcl_self(dev)->board, s);
     if (status != BT_OK) {
         free(s);
@@ -287,7 +273,7 @@ static bt_status opencl_sync(bt_dev *dev, bt_stream *s) {
 
 static bt_status opencl_event_new(bt_dev *dev, bt_event **out) {
     bt_event *e = calloc(1, sizeof *e);
-    if (e == NULL) return btcl_failf(dev->host, BT_ENOMEM, "out of host memory");
+    if (e == NULL) return bt_host_fail(dev->host, BT_ENOMEM, "out of host memory");
     *out = e;
     return BT_OK;
 }

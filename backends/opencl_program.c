@@ -156,7 +156,7 @@ static bt_status build_failed(const bt_host *host, const btcl_board *board, cl_p
         clGetProgramBuildInfo(program, board->id, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
     char *end = log;
     for (int line = 0; end && *end && line < LINES && end - log < MOST; end++) line += *end == '\n';
-    bt_status status = btcl_failf(
+    bt_status status = bt_host_fail(
         host, BT_EDEVICE,
         "opencl: the kernels do not compile for %s: a newer driver may help. The compiler says:\n"
         "%.*s",
@@ -286,8 +286,8 @@ static bt_status build_largest(const bt_host *host, btcl_board *board, btcl_type
         }
         clReleaseProgram(program);
         if (limit == 1)
-            return btcl_failf(host, BT_EDEVICE,
-                              "opencl: a kernel does not fit the device in any group size");
+            return bt_host_fail(host, BT_EDEVICE,
+                                "opencl: a kernel does not fit the device in any group size");
     }
 }
 

@@ -49,14 +49,6 @@ static const char *const paths[] = {
 };
 #define PATHS (sizeof paths / sizeof paths[0])
 
-bt_status btcpu_fail(const bt_host *host, bt_status status, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    host->vfail(status, fmt, ap);
-    va_end(ap);
-    return status;
-}
-
 /* ---- loading --------------------------------------------------------------------------------- */
 
 /* The kernels that suit this processor, by OpenBLAS's names; NULL: let it choose. Version 0.3.21
@@ -92,17 +84,18 @@ static void symbol(void *handle, const char *name, void *out) {
 static bt_status load_locked(const bt_host *host) {
     blas.handle = load();
     if (!blas.handle)
-        return btcpu_fail(host, BT_EDEVICE,
-                          "OpenBLAS cannot be loaded (%s): install libopenblas0-openmp", dlerror());
+        return bt_host_fail(host, BT_EDEVICE,
+                            "OpenBLAS cannot be loaded (%s): install libopenblas0-openmp",
+                            dlerror());
     symbol(blas.handle, "cblas_sgemm", &blas.sgemm);
     symbol(blas.handle, "openblas_set_num_threads", &blas.set_threads);
     if (!blas.sgemm || !blas.set_threads) {
         dlclose(blas.handle);
         blas.handle = NULL;
-        return btcpu_fail(host, BT_EDEVICE,
-                          "%s is no OpenBLAS: cblas_sgemm or "
-                          "openblas_set_num_threads is missing",
-                          paths[PATHS - 1]);
+        return bt_host_fail(host, BT_EDEVICE,
+                            "%s is no OpenBLAS: cblas_sgemm or "
+                            "openblas_set_num_threads is missing",
+                            paths[PATHS - 1]);
     }
     int (*parallel)(void) = NULL;
     symbol(blas.handle, "openblas_get_parallel", &parallel);
@@ -115,9 +108,9 @@ static bt_status load_locked(const bt_host *host) {
 #ifdef _OPENMP
     if (blas.omp_max && blas.omp_max != omp_get_max_threads) {
         blas.sgemm = NULL;
-        return btcpu_fail(host, BT_EDEVICE,
-                          "OpenBLAS brought a second OpenMP runtime into the process: "
-                          "use the build for gcc's libgomp (libopenblas0-openmp)");
+        return bt_host_fail(host, BT_EDEVICE,
+                            "OpenBLAS brought a second OpenMP runtime into the process: "
+                            "use the build for gcc's libgomp (libopenblas0-openmp)");
     }
 #endif
     return BT_OK;
@@ -217,14 +210,14 @@ static int check_product(int ta, int tb, const int64_t size[3], int beta, float 
 static bt_status check_locked(const bt_host *host) {
     static const int64_t sizes[][3] = {{3, 5, 7}, {33, 17, 64}, {70, 130, 65}};
     float *room = malloc(3 * 130 * 130 * sizeof *room);
-    if (!room) return btcpu_fail(host, BT_ENOMEM, "no memory to check OpenBLAS");
+    if (!room) return bt_host_fail(host, BT_ENOMEM, "no memory to check OpenBLAS");
     bt_status status = BT_OK;
     omp_state before = set_threads(1);
     for (int i = 0; i < 24 && status == BT_OK; i++) {
         const int64_t *s = sizes[i / 8];
         if (!check_product(i & 1, i >> 1 & 1, s, i >> 2 & 1, room, room + 130 * 130,
                            room + 2 * 130 * 130))
-            status = btcpu_fail(
+            status = bt_host_fail(
                 host, BT_EDEVICE,
                 "OpenBLAS gives a wrong product (%lld x %lld x %lld, orientation %d): its "
                 "kernels do not suit this processor; set OPENBLAS_CORETYPE (HASWELL, "

@@ -40,10 +40,6 @@ void btcpu_sgemm(int threads, int trans_a, int trans_b, int64_t m, int64_t n, in
                  float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                  float *c, int64_t ldc);
 
-/* blas.c: sets the host's last error and returns the status. */
-bt_status btcpu_fail(const bt_host *host, bt_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* ---- parts --------------------------------------------------------------------------------- */
 
 /* A part is worth a thread from this many elements of row-wise work; forking and joining costs
