@@ -150,7 +150,7 @@ bt_status btcl_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
 int btcl_has_library(const btcl_board *board);
 bt_status btcl_warm(bt_dev *dev, const bt_call *calls, size_t count);
 
-/* ---- launching a kernel: arguments in order, then the groups -----------------------------------
+/* ---- opencl_launch.c: arguments of a kernel in order, then its groups --------------------------
  */
 
 typedef struct btcl_launch {
@@ -173,6 +173,22 @@ void btcl_f32(btcl_launch *l, double x);
 void btcl_base(btcl_launch *l, const bt_view *v);
 void btcl_view(btcl_launch *l, const bt_view *v);
 void btcl_any(btcl_launch *l, const bt_view *v);
+void btcl_drop(btcl_launch *l, const bt_drop *drop);
+/* Work-items of a group of the kernel; groups for so many of them. */
+int64_t btcl_group_of(const btcl_launch *l);
+uint64_t btcl_groups_of(const btcl_launch *l, int64_t items);
 bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups);
+/* With a work-item for a few columns of a row each. */
+bt_status btcl_go_wides(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols);
+
+/* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX times W columns). */
+uint64_t btcl_column_groups(const btcl_launch *l, int64_t rows, int64_t cols);
+/* The call's scratch, as the partial sums of a matrix. */
+bt_view btcl_partial(const bt_call *call, int64_t cols);
+/* Into `out` the sums of `part`, into `more` those of what lies `second` elements further on;
+ * either may be absent. */
+bt_status btcl_add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int64_t second,
+                           int64_t rows, int64_t cols, const bt_view *out, const bt_view *more,
+                           double beta);
 
 #endif

@@ -1,145 +1,6 @@
 /* The op table: each slot packs arguments and enqueues one to four kernels of kernels_cl/. */
 #include "backends/opencl.h"
 
-/* ---- launching ---------------------------------------------------------------------------------
- */
-
-btcl_launch btcl_begin(bt_dev *dev, btcl_kernel which) {
-    return (btcl_launch){.dev = btcl_self(dev), .which = which, .error = CL_SUCCESS};
-}
-
-btcl_launch btcl_begin_data(bt_dev *dev, btcl_kernel which, bt_dtype type) {
-    btcl_launch l = btcl_begin(dev, which);
-    l.type = btcl_type_of(type);
-    l.status = btcl_need(dev, l.type);
-    return l;
-}
-
-void btcl_arg(btcl_launch *l, size_t size, const void *value) {
-    if (l->status != BT_OK) return;
-    const cl_int code = clSetKernelArg(l->dev->kernel[l->type][l->which], l->args++, size, value);
-    if (l->error == CL_SUCCESS) l->error = code;
-}
-
-void btcl_i32(btcl_launch *l, int32_t x) { btcl_arg(l, sizeof x, &x); }
-void btcl_i64(btcl_launch *l, int64_t x) { btcl_arg(l, sizeof x, &x); }
-void btcl_f32(btcl_launch *l, double x) {
-    const float f = (float)x;
-    btcl_arg(l, sizeof f, &f);
-}
-
-static void put_u32(btcl_launch *l, uint32_t x) { btcl_arg(l, sizeof x, &x); }
-
-void btcl_base(btcl_launch *l, const bt_view *v) {
-    const uint64_t size = v->dtype == BT_U8                           ? 1
-                          : v->dtype == BT_F16 || v->dtype == BT_BF16 ? 2
-                                                                      : 4; /* int32 too */
-    const uint64_t off = v->ld > 0 ? v->off / size : 0;
-    if (v->ld > 0)
-        btcl_arg(l, sizeof v->buf->mem, &v->buf->mem);
-    else
-        btcl_arg(l, sizeof(cl_mem), NULL);
-    btcl_arg(l, sizeof off, &off);
-}
-
-void btcl_view(btcl_launch *l, const bt_view *v) {
-    btcl_base(l, v);
-    btcl_i64(l, v->ld);
-}
-
-void btcl_any(btcl_launch *l, const bt_view *v) {
-    btcl_view(l, v);
-    btcl_i32(l, (int32_t)btcl_type_of(v->dtype));
-}
-
-static void put_drop(btcl_launch *l, const bt_drop *drop) {
-    put_u32(l, (uint32_t)drop->seed);
-    put_u32(l, (uint32_t)(drop->seed >> 32));
-    put_u32(l, drop->update);
-    put_u32(l, drop->site);
-    put_u32(l, bti_drop_threshold(drop->p));
-    btcl_f32(l, 1 / (1 - (double)drop->p));
-    btcl_i32(l, drop->p > 0);
-}
-
-/* Launches that the driver may hold back until something flushes. */
-#define MOST_WAITING 64
-
-bt_status btcl_go(btcl_launch *l, bt_stream *s, uint64_t groups) {
-    btcl_dev *d = l->dev;
-    const size_t group = d->board->group[l->type][l->which], items = groups * group;
-    s = btcl_stream(&d->base, s);
-    bt_status status = l->status == BT_OK ? btcl_stuck(&d->base, s) : l->status;
-    if (status != BT_OK) return status;
-    if (l->error == CL_SUCCESS && groups > 0)
-        l->error = clEnqueueNDRangeKernel(s->queue, d->kernel[l->type][l->which], 1, NULL, &items,
-                                          &group, 0, NULL, NULL);
-    if (l->error == CL_SUCCESS && ++s->waiting >= MOST_WAITING) {
-        s->waiting = 0;
-        l->error = clFlush(s->queue);
-    }
-    return l->error == CL_SUCCESS ? BT_OK
-                                  : btcl_fail(d->base.host, l->error, btcl_kernel_names[l->which]);
-}
-
-/* Work-items of a group of the kernel. */
-static int64_t group_of(const btcl_launch *l) {
-    return (int64_t)l->dev->board->group[l->type][l->which];
-}
-
-/* Groups for so many work-items; for some columns of a row each. */
-static uint64_t groups_of(const btcl_launch *l, int64_t items) {
-    return l->status == BT_OK ? (uint64_t)btcl_ceil_div(items, group_of(l)) : 0;
-}
-
-static int64_t wides_of(const btcl_launch *l, int64_t cols) {
-    return btcl_ceil_div(cols, l->dev->board->wide);
-}
-
-static bt_status go_wides(btcl_launch *l, bt_stream *s, int64_t rows, int64_t cols) {
-    return btcl_go(l, s, groups_of(l, rows * wides_of(l, cols)));
-}
-
-/* ---- column sums -------------------------------------------------------------------------------
- */
-
-/* Groups of a kernel that sums columns by chunks (kernels_cl/prelude.cl: CX times W columns). */
-static uint64_t column_groups(const btcl_launch *l, int64_t rows, int64_t cols) {
-    if (l->status != BT_OK) return 0;
-    const int64_t across = group_of(l) < 16 ? group_of(l) : 16;
-    return (uint64_t)btcl_ceil_div(rows, btcl_chunk_rows(rows)) *
-           (uint64_t)btcl_ceil_div(wides_of(l, cols), across);
-}
-
-/* The call's scratch from element `at` on, as the partial sums of a matrix. */
-static bt_view partial(const bt_call *call, int64_t at, int64_t cols) {
-    bt_view v = call->ws;
-    v.off += (size_t)at * sizeof(float);
-    v.ld = cols > 0 ? cols : 1;
-    return v;
-}
-
-/* Into `out` the sums of `part`, into `more` those of what lies `second` elements further on;
- * either may be absent. */
-static bt_status add_columns(bt_dev *dev, bt_stream *s, const bt_view *part, int64_t second,
-                             int64_t rows, int64_t cols, const bt_view *out, const bt_view *more,
-                             double beta) {
-    btcl_launch l = btcl_begin(dev, BTCL_colsum);
-    if (rows == 0) { /* no scratch was asked for */
-        const bt_view none = {0};
-        btcl_base(&l, &none);
-    } else {
-        btcl_base(&l, part);
-    }
-    btcl_i64(&l, second);
-    btcl_i64(&l, rows == 0 ? 0 : btcl_ceil_div(rows, btcl_chunk_rows(rows)));
-    btcl_i64(&l, cols);
-    btcl_view(&l, out);
-    btcl_view(&l, more);
-    btcl_i32(&l, beta != 0);
-    return go_wides(&l, s, more->ld > 0 ? 2 : 1, cols);
-}
-
 /* ---- elementwise -------------------------------------------------------------------------------
  */
 
@@ -153,13 +14,13 @@ static bt_status op_bias_act_fwd(bt_dev *dev, bt_stream *s, const bt_call *call)
     btcl_i64(&l, x->rows);
     btcl_i64(&l, x->cols);
     btcl_i32(&l, (int32_t)call->p.bias_act.act);
-    put_drop(&l, &call->p.bias_act.drop);
-    return go_wides(&l, s, x->rows, x->cols);
+    btcl_drop(&l, &call->p.bias_act.drop);
+    return btcl_go_wides(&l, s, x->rows, x->cols);
 }
 
 static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     const bt_view *t = call->t, *dy = &t[BT_BIAS_ACT_BWD_DY], *dbias = &t[BT_BIAS_ACT_BWD_DBIAS];
-    const bt_view none = {0}, part = partial(call, 0, dy->cols);
+    const bt_view none = {0}, part = btcl_partial(call, dy->cols);
     const int sums = dbias->ld > 0;
     if (dy->rows > 0) {
         btcl_launch l = btcl_begin_data(dev, BTCL_bias_act_bwd, dy->dtype);
@@ -174,12 +35,12 @@ static bt_status op_bias_act_bwd(bt_dev *dev, bt_stream *s, const bt_call *call)
         btcl_i64(&l, dy->cols);
         btcl_i64(&l, btcl_chunk_rows(dy->rows));
         btcl_i32(&l, (int32_t)call->p.bias_act.act);
-        put_drop(&l, &call->p.bias_act.drop);
-        bt_status status = btcl_go(&l, s, column_groups(&l, dy->rows, dy->cols));
+        btcl_drop(&l, &call->p.bias_act.drop);
+        bt_status status = btcl_go(&l, s, btcl_column_groups(&l, dy->rows, dy->cols));
         if (status != BT_OK) return status;
     }
-    return sums ? add_columns(dev, s, &part, 0, dy->rows, dy->cols, dbias, &none,
-                              call->p.bias_act.beta)
+    return sums ? btcl_add_columns(dev, s, &part, 0, dy->rows, dy->cols, dbias, &none,
+                                   call->p.bias_act.beta)
                 : BT_OK;
 }
 
@@ -193,7 +54,7 @@ bt_status btcl_axpby(bt_dev *dev, bt_stream *s, const bt_view *x, const bt_view 
     btcl_f32(&l, p.a);
     btcl_f32(&l, p.b);
     btcl_i32(&l, (int32_t)btcl_type_of(round));
-    return go_wides(&l, s, x->rows, x->cols);
+    return btcl_go_wides(&l, s, x->rows, x->cols);
 }
 
 static bt_status op_axpby(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -208,7 +69,7 @@ static bt_status op_gather(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_view(&l, y);
     btcl_i64(&l, y->rows);
     btcl_i64(&l, y->cols);
-    return go_wides(&l, s, y->rows, y->cols);
+    return btcl_go_wides(&l, s, y->rows, y->cols);
 }
 
 /* Both directions: all operands, then the size. */
@@ -217,7 +78,7 @@ static bt_status gate(bt_dev *dev, bt_stream *s, const bt_call *call, btcl_kerne
     for (int i = 0; i <= last; i++) btcl_view(&l, &call->t[i]);
     btcl_i64(&l, call->t[0].rows);
     btcl_i64(&l, call->t[0].cols);
-    return go_wides(&l, s, call->t[0].rows, call->t[0].cols);
+    return btcl_go_wides(&l, s, call->t[0].rows, call->t[0].cols);
 }
 
 static bt_status op_gate_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -246,7 +107,7 @@ static bt_status op_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_view(&l, &t[BT_NORM_FWD_STATS]);
     btcl_i64(&l, x->cols);
     btcl_f32(&l, call->p.norm.eps);
-    put_drop(&l, &no_drop);
+    btcl_drop(&l, &no_drop);
     return btcl_go(&l, s, (uint64_t)x->rows);
 }
 
@@ -264,7 +125,7 @@ static bt_status op_add_norm_fwd(bt_dev *dev, bt_stream *s, const bt_call *call)
     btcl_view(&l, &t[BT_ADD_NORM_FWD_STATS]);
     btcl_i64(&l, x->cols);
     btcl_f32(&l, call->p.add_norm.eps);
-    put_drop(&l, &call->p.add_norm.drop);
+    btcl_drop(&l, &call->p.add_norm.drop);
     return btcl_go(&l, s, (uint64_t)x->rows);
 }
 
@@ -285,21 +146,21 @@ static bt_status norm_bwd_params(bt_dev *dev, bt_stream *s, const norm_views *v,
     btcl_i64(&l, rows);
     btcl_i64(&l, cols);
     btcl_i64(&l, btcl_chunk_rows(rows));
-    return btcl_go(&l, s, column_groups(&l, rows, cols));
+    return btcl_go(&l, s, btcl_column_groups(&l, rows, cols));
 }
 
 /* Parameter gradients first: dr and dx may lie where dy or x are. A group of one work-item takes a
  * chunk of rows and sums them itself; where groups run side by side, one takes one row. */
 static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const norm_views *v,
                           const bt_drop *drop, double beta) {
-    const bt_view none = {0}, part = partial(call, 0, v->dy->cols);
+    const bt_view none = {0}, part = btcl_partial(call, v->dy->cols);
     const int64_t rows = v->dy->rows, cols = v->dy->cols, chunk = btcl_chunk_rows(rows);
     const int64_t second = btcl_ceil_div(rows, chunk) * cols;
     const int wanted = v->dgamma->ld > 0 || v->dbeta->ld > 0; /* frozen ones are absent */
     bt_status status = btcl_need(dev, btcl_type_of(v->dy->dtype));
     if (status != BT_OK) return status;
     btcl_launch l = btcl_begin_data(dev, BTCL_norm_bwd, v->dy->dtype);
-    const int alone = group_of(&l) == 1;
+    const int alone = btcl_group_of(&l) == 1;
     if (rows > 0 && wanted && !alone) status = norm_bwd_params(dev, s, v, &part, second);
     btcl_view(&l, v->dy);
     btcl_view(&l, v->x);
@@ -314,11 +175,11 @@ static bt_status norm_bwd(bt_dev *dev, bt_stream *s, const bt_call *call, const 
     btcl_i64(&l, rows);
     btcl_i64(&l, cols);
     btcl_i64(&l, alone ? chunk : 1);
-    put_drop(&l, drop);
+    btcl_drop(&l, drop);
     if (status == BT_OK)
         status = btcl_go(&l, s, (uint64_t)(alone ? btcl_ceil_div(rows, chunk) : rows));
     if (status == BT_OK && wanted)
-        status = add_columns(dev, s, &part, second, rows, cols, v->dgamma, v->dbeta, beta);
+        status = btcl_add_columns(dev, s, &part, second, rows, cols, v->dgamma, v->dbeta, beta);
     return status;
 }
 
@@ -368,7 +229,7 @@ static void put_attn(btcl_launch *l, const bt_attn_params *p, int64_t cols, int6
     btcl_i32(l, p->causal);
     btcl_f32(l, p->scale);
     btcl_i64(l, parts);
-    put_drop(l, &p->drop);
+    btcl_drop(l, &p->drop);
 }
 
 static bt_status op_attn_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -396,8 +257,8 @@ static bt_status attn_delta(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, o->rows);
     btcl_i32(&l, (int32_t)heads);
     btcl_i64(&l, o->cols / heads);
-    const int64_t group = l.status == BT_OK && l.dev->board->wide == 4 ? group_of(&l) : 1;
-    return btcl_go(&l, s, groups_of(&l, o->rows * heads * (group < 8 ? group : 8)));
+    const int64_t group = l.status == BT_OK && l.dev->board->wide == 4 ? btcl_group_of(&l) : 1;
+    return btcl_go(&l, s, btcl_groups_of(&l, o->rows * heads * (group < 8 ? group : 8)));
 }
 
 static void put_bwd(btcl_launch *l, const bt_call *call) {
@@ -447,8 +308,8 @@ static bt_status op_embed_fwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, y->rows);
     btcl_i64(&l, y->cols);
     btcl_f32(&l, call->p.embed.scale);
-    put_drop(&l, &call->p.embed.drop);
-    return go_wides(&l, s, y->rows, y->cols);
+    btcl_drop(&l, &call->p.embed.drop);
+    return btcl_go_wides(&l, s, y->rows, y->cols);
 }
 
 static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
@@ -458,7 +319,7 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
         btcl_view(&l, dtable);
         btcl_i64(&l, dtable->rows);
         btcl_i64(&l, dtable->cols);
-        bt_status status = go_wides(&l, s, dtable->rows, dtable->cols);
+        bt_status status = btcl_go_wides(&l, s, dtable->rows, dtable->cols);
         if (status != BT_OK) return status;
     }
     btcl_launch l = btcl_begin_data(dev, BTCL_embed_bwd, t[BT_EMBED_BWD_DY].dtype);
@@ -470,7 +331,7 @@ static bt_status op_embed_bwd(bt_dev *dev, bt_stream *s, const bt_call *call) {
     btcl_i64(&l, dtable->cols);
     btcl_f32(&l, call->p.embed.scale);
     btcl_i32(&l, call->p.embed.beta != 0);
-    put_drop(&l, &call->p.embed.drop);
+    btcl_drop(&l, &call->p.embed.drop);
     return btcl_go(&l, s, (uint64_t)(segs->rows - 1)); /* the last row closes the list */
 }
 
@@ -557,7 +418,7 @@ static bt_status op_adamw(bt_dev *dev, bt_stream *s, const bt_call *call) {
     for (int i = BT_ADAMW_G; i <= BT_ADAMW_V; i++) btcl_base(&l, &call->t[i]);
     btcl_i64(&l, n);
     put_adamw(&l, &call->p.adamw);
-    return go_wides(&l, s, 1, n);
+    return btcl_go_wides(&l, s, 1, n);
 }
 
 static bt_status op_adamw_rows(bt_dev *dev, bt_stream *s, const bt_call *call) {
