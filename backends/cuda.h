@@ -75,11 +75,28 @@ bt_status btcu_query(bt_dev *dev, bt_dev_info *info);
 /* Takes what is held now for what libraries keep. */
 bt_status btcu_note_held(bt_dev *dev);
 
-/* ---- cuda_ops.c --------------------------------------------------------------------------------
+/* ---- the op table, and what its slots share ----------------------------------------------------
  */
 
 extern const bt_op_fn btcu_op_table[BT_OP_COUNT];
-btcu_mat btcu_mat_of(const bt_view *v); /* absent: NULL, 0 */
+
+#define BT_OP(name, NAME, slot) \
+    bt_status btcu_op_##name(bt_dev *dev, bt_stream *s, const bt_call *call);
+#include "core/ops/op_list.inc"
+
+/* Absent: NULL, 0. */
+static inline btcu_mat btcu_mat_of(const bt_view *v) {
+    return v->ld > 0 ? (btcu_mat){v->buf->p + v->off, v->ld} : (btcu_mat){NULL, 0};
+}
+
+static inline float *btcu_floats(const bt_view *v) { return btcu_mat_of(v).p; }
+
+#define BTCU_MAT(i) btcu_mat_of(&call->t[i])
+#define BTCU_ENTER(dev, s) \
+    do { \
+        const bt_status entered_ = btcu_enter(dev, &(s)); \
+        if (entered_ != BT_OK) return entered_; \
+    } while (0)
 
 /* ---- cuda_blas.c -------------------------------------------------------------------------------
  */
@@ -88,7 +105,6 @@ btcu_mat btcu_mat_of(const bt_view *v); /* absent: NULL, 0 */
  * a workspace that is ours. */
 bt_status btcu_blas_open(btcu_dev *d);
 void btcu_blas_close(btcu_dev *d);
-bt_status btcu_op_gemm(bt_dev *dev, bt_stream *s, const bt_call *call);
 bt_status btcu_warm(bt_dev *dev, const bt_call *calls, size_t count);
 
 #endif
