@@ -41,9 +41,6 @@ static inline btcu_dev *btcu_self(bt_dev *dev) { return (btcu_dev *)(void *)dev;
 
 extern const bt_dev_ops btcu_dev_ops;
 
-/* Sets the error text "cuda: WHAT: TEXT (NAME, code)", returns the status that fits the code. */
-bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what);
-
 /* Makes the device the calling thread's, picks the stream, and returns what stuck to it. */
 bt_status btcu_enter(bt_dev *dev, bt_stream **s);
 /* BT_OK, or the failure of a call on a stream: a late one sticks to it. The call is watched. */

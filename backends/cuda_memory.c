@@ -12,7 +12,8 @@ static bt_status status_of(cudaError_t code) {
     return code == cudaErrorMemoryAllocation ? BT_ENOMEM : BT_EDEVICE;
 }
 
-bt_status btcu_fail(const bt_host *host, cudaError_t code, const char *what) {
+/* "cuda: WHAT: TEXT (NAME, code)", and the status that fits the code. */
+static bt_status fail(const bt_host *host, cudaError_t code, const char *what) {
     return bt_host_fail(host, status_of(code), "cuda: %s: %s (%s, %d)", what,
                         cudaGetErrorString(code), cudaGetErrorName(code), (int)code);
 }
@@ -27,7 +28,7 @@ static int is_refusal(cudaError_t code) {
 bt_status btcu_result(bt_dev *dev, bt_stream *s, cudaError_t code, const char *what) {
     if (code == cudaSuccess) return BT_OK;
     (void)cudaGetLastError(); /* a refused call leaves its code there: the next launch is not it */
-    if (s == NULL || is_refusal(code)) return btcu_fail(dev->host, code, what);
+    if (s == NULL || is_refusal(code)) return fail(dev->host, code, what);
     s->failure = status_of(code);
     snprintf(s->text, sizeof s->text, "cuda:%d: %s: %s (%s, %d): the device is lost to this run",
              btcu_self(dev)->index, what, cudaGetErrorString(code), cudaGetErrorName(code),

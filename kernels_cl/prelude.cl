@@ -46,7 +46,6 @@ typedef WIDE(float) wide;
 typedef WIDE(int) iwide;
 typedef WIDE(uint) uwide;
 typedef WIDE(ushort) hwide;
-#define QUADS (W / 4) /* of a wide */
 #define LANE ((iwide)(LANES_FROM_0))
 
 /* i = q n + r. */
@@ -176,13 +175,6 @@ static void store_as(wide x, __global void *y, long n, int type) {
     }
 }
 
-/* One element of a type. */
-static float load1_as(__global const void *x, int type) {
-    if (type == F16) return vload_half(0, (__global const half *)x);
-    if (type == BF16) return as_float((uint) * (__global const ushort *)x << 16);
-    return *(__global const float *)x;
-}
-
 /* fp32 to the nearest number of a half type, still as fp32; other types: x. fp16 has ten bits of
  * mantissa, steps of 2^-24 below 2^-14, and is infinite from 65520 on. */
 static wide round_as(wide x, int type) {
@@ -203,7 +195,6 @@ static wide round_as(wide x, int type) {
 /* Data of this program. */
 #define get_wide(p, n) load_as(p, n, DATA)
 #define put_wide(x, p, n) store_as(x, p, n, DATA)
-#define get1(p) load1_as(p, DATA)
 
 /* Row r, lane i of x becomes row i, column r of a tile. */
 static void put_turned(const wide x[4], __local float *tile, int ld) {
