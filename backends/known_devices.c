@@ -1,4 +1,4 @@
-/* Devices on paper: rows of device_table.inc with the planning half of their backend. Everything
+/* Known devices: rows of device_table.inc with the planning half of their backend. Everything
  * that planning asks of a device is there; nothing can be allocated or run. */
 #include <ctype.h>
 
@@ -50,14 +50,14 @@ const bti_known_device *bti_known_device_find(const char *name) {
     return NULL;
 }
 
-static void paper_close(bt_dev *dev) { bti_free(dev); }
+static void known_close(bt_dev *dev) { bti_free(dev); }
 
-static bt_status paper_query(bt_dev *dev, bt_dev_info *info) {
+static bt_status known_query(bt_dev *dev, bt_dev_info *info) {
     *info = dev->info;
     return BT_OK;
 }
 
-static bt_status paper_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
+static bt_status known_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
     (void)bytes;
     (void)out;
     return bti_fail(BT_EDEVICE, "%s is not here: it is known from a table, for plans only",
@@ -65,17 +65,17 @@ static bt_status paper_alloc(bt_dev *dev, uint64_t bytes, bt_buf **out) {
 }
 
 static const bt_dev_ops device_table = {
-    .close = paper_close, .query = paper_query, .alloc = paper_alloc};
+    .close = known_close, .query = known_query, .alloc = known_alloc};
 static const bt_op_fn no_ops[BT_OP_COUNT];
 
 /* One driver for each planning half that the table's rows name. */
-static const bt_driver paper_cuda = {BT_BACKEND_ABI, "cuda", &bti_planning_cuda, NULL, NULL};
+static const bt_driver known_cuda = {BT_BACKEND_ABI, "cuda", &bti_planning_cuda, NULL, NULL};
 
 bt_status bti_device_open_known(const bti_known_device *known, bt_dev **out) {
     bt_dev *dev = bti_alloc(1, sizeof *dev);
     if (dev == NULL) return BT_ENOMEM;
     *dev = (bt_dev){
-        .driver = &paper_cuda,
+        .driver = &known_cuda,
         .host = bti_host(),
         .ops = &device_table,
         .op = no_ops,
