@@ -92,6 +92,48 @@ EXPORT cl_int clGetMemObjectInfo(cl_mem m, cl_mem_info what, size_t size, void *
     return next(m, what, size, out, used);
 }
 
+/* ---- faces of devices ---- */
+
+#define MOST_FACES 8
+
+static cl_device_id seen[MOST_FACES]; /* as they were listed first */
+static int seen_count;
+
+static const calls_face *face_of(cl_device_id id) {
+    for (int i = 0; i < seen_count && i < calls.face_count; i++)
+        if (seen[i] == id) return &calls.faces[i];
+    return NULL;
+}
+
+EXPORT cl_int clGetDeviceIDs(cl_platform_id platform, cl_device_type type, cl_uint n,
+                             cl_device_id *id, cl_uint *count) {
+    REAL(clGetDeviceIDs)
+    cl_uint found = 0;
+    const cl_int code = next(platform, type, n, id, &found);
+    for (cl_uint i = 0; code == CL_SUCCESS && id != NULL && i < found && i < n; i++) {
+        int k = 0;
+        while (k < seen_count && seen[k] != id[i]) k++;
+        if (k == seen_count && k < MOST_FACES) seen[seen_count++] = id[i];
+    }
+    if (count != NULL) *count = found;
+    return code;
+}
+
+EXPORT cl_int clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *out,
+                              size_t *used) {
+    REAL(clGetDeviceInfo)
+    const cl_int code = next(id, what, size, out, used);
+    const calls_face *face = face_of(id);
+    if (code != CL_SUCCESS || out == NULL || face == NULL) return code;
+    if (what == CL_DEVICE_TYPE) memcpy(out, &face->type, sizeof face->type);
+    if (what == CL_DEVICE_GLOBAL_MEM_SIZE) memcpy(out, &face->bytes, sizeof face->bytes);
+    if (what == CL_DEVICE_HOST_UNIFIED_MEMORY) memcpy(out, &face->shared, sizeof face->shared);
+    if (what == CL_DEVICE_COMPILER_AVAILABLE) memcpy(out, &face->compiler, sizeof face->compiler);
+    return code;
+}
+
+/* ---- calls that may fail ---- */
+
 CREATE(cl_context, clCreateContext,
        (const cl_context_properties *properties, cl_uint n, const cl_device_id *device,
         void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *user,
