@@ -192,7 +192,9 @@ INLINE float soften(const btcu_attn &a, const sequence &s, int64_t i, int64_t j,
 
 /* o = drop(P) V with P = softmax(scale Q K^T), lse its log-sum-exp. A block takes tiles of 16 RQ
  * queries of one sequence and head, every `parts`-th. Reads Q once, K and V once for each tile of
- * queries (from the second level cache, where they fit), writes O once. */
+ * queries (from the second level cache, where they fit), writes O once, and of lse 4 bytes for each
+ * query and head. A head wider than NS slices reads Q anew for each tile of keys, and all of Q and
+ * K for each NS slices of O. */
 template <class T, int W, int NS, int RQ>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     k_attn_fwd(btcu_attn a, uint32_t parts, int wide) {
@@ -277,7 +279,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
  * Two passes, by queries for dq and by keys for dk and dv, each with its own scores: no partial dq
  * is stored, and no sum needs atomics. */
 
-/* delta = do . o of each query and head, eight threads for each. Reads both once. */
+/* delta = do . o of each query and head, eight threads for each. Reads both once, writes 4 bytes
+ * for each query and head. */
 template <class T> __global__ void __launch_bounds__(THREADS) k_attn_delta(btcu_attn a, int wide) {
     const int64_t unit = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / TK;
     const int64_t row = unit / a.heads, col = unit % a.heads * a.width;
@@ -319,8 +322,11 @@ INLINE void pairs(const btcu_attn &a, const sequence &s, int64_t i0, int64_t j0,
     }
 }
 
-/* dq = scale dS K. A block takes tiles of queries, every `parts`-th. Reads Q and dO once, K twice
- * (a head of more than one slice: K three times) and V once for each tile. */
+/* dq = scale dS K. A block takes tiles of queries, every `parts`-th. Reads Q and dO once, for each
+ * tile of queries V and K once (of two slices the first of K twice), lse and delta once for each
+ * tile of keys; writes dq once. A head wider than NS slices reads Q and dO anew for each tile of
+ * keys, repeats all of that for each NS slices of dq, and reads K, less a slice, once more over
+ * them all. */
 template <class T, int W, int NS>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     k_attn_bwd_q(btcu_attn a, uint32_t parts, int wide) {
@@ -401,7 +407,10 @@ INLINE void put_transposed(float *tile, const f4 (&z)[RQ_BWD]) {
 }
 
 /* dk = scale dS^T Q and dv = drop(P)^T dO. A block takes tiles of keys, every `parts`-th. Reads K
- * and V once, Q once or twice and dO twice for each tile. */
+ * and V once, for each tile of keys Q once (of two slices the first twice), dO twice, lse and delta
+ * once; writes dk and dv once. A head wider than NS slices reads K and V anew for each tile of
+ * queries, and repeats one reading of K, V, Q and dO for each NS slices of dk and dv; the second of
+ * dO, and one more of Q, less a slice, spread over them all. */
 template <class T, int W, int NS>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     k_attn_bwd_kv(btcu_attn a, uint32_t parts, int wide) {

@@ -71,8 +71,9 @@ INLINE void sum_tile(f4 &sum, const place &at, f4 (*tmp)[TILE_X]) {
     __syncthreads();
 }
 
-/* dx = drop(dy) act'(x + bias), and its column sums by chunks of rows. Reads one or two
- * elements, writes one for each. A block takes a chunk of TILE_X quads of columns. */
+/* dx = drop(dy) act'(x + bias), and its column sums by chunks of rows. Reads dy, for relu also y,
+ * for gelu also x, writes dx where it is wanted, and 4 bytes for each column of a chunk where sums
+ * are. A block takes a chunk of TILE_X quads of columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS)
     k_bias_act_bwd(btcu_bias_act a, uint32_t tiles, int wide) {
@@ -101,8 +102,8 @@ extern "C" cudaError_t btcu_bias_act_bwd(const btcu_bias_act *a, cudaStream_t s)
 /* ---- column sums -------------------------------------------------------------------------------
  */
 
-/* out = sum of the chunks (+ out). A block takes 32 columns, a warp every eighth chunk; reads 4
- * bytes for each element of `part`. */
+/* out = sum of the chunks (+ out). A block takes 32 columns, a warp every eighth chunk. Reads 4
+ * bytes for each element of `part`, with `add` 4 for each column, and writes 4 for each column. */
 __global__ void __launch_bounds__(TILE_THREADS) k_colsum(btcu_colsum a) {
     __shared__ float tmp[TILE_Y][TILE_X];
     const int x = (int)(threadIdx.x % TILE_X), y = (int)(threadIdx.x / TILE_X);
@@ -151,8 +152,8 @@ extern "C" cudaError_t btcu_axpby_run(const btcu_axpby *a, cudaStream_t s) {
     BTCU_BY_TYPE(a->x_type, return axpby_from<T>(a, s));
 }
 
-/* y_r = x[index_r], elements of so many bits; zeros where the index is negative. Reads and writes
- * each element once. */
+/* y_r = x[index_r], elements of so many bits; zeros where the index is negative. Writes each
+ * element once, reads each once that is no such zero. */
 template <class B>
 __global__ void __launch_bounds__(TILE_THREADS) k_gather(btcu_gather a, uint32_t tiles, int wide) {
     const place at = tile_place(tiles);
@@ -282,6 +283,7 @@ extern "C" cudaError_t btcu_scale_run(const btcu_scale *a, cudaStream_t s) {
 /* ---- is anything there? ------------------------------------------------------------------------
  */
 
+/* out = a + b. Writes 4 bytes. */
 __global__ void k_add(int *out, int a, int b) { *out = a + b; }
 
 extern "C" cudaError_t btcu_add(int *out, int a, int b, cudaStream_t s) {

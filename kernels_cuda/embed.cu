@@ -31,7 +31,8 @@ extern "C" cudaError_t btcu_embed_fwd(const btcu_embed *a, cudaStream_t s) {
 
 /* dtable[id] = scale sum drop(dy_r) over the rows of one id, in the order of `order`, added to what
  * is there with `add`. A block takes one id (a segment of `order`), its threads take four columns
- * each. Reads each element of dy once. */
+ * each. Reads each element of dy once, writes 4 bytes for each element of a row that has an id, and
+ * with `add` reads as many. */
 template <class T>
 __global__ void __launch_bounds__(SEGMENT_THREADS) k_embed_bwd(btcu_embed a, int wide) {
     const int32_t *seg = row_of<int32_t>(a.segs, blockIdx.x);

@@ -33,8 +33,9 @@ INLINE void load_tile(float (*tile)[ROWS + 1], const btcu_mat &x, int64_t row0, 
 }
 
 /* C = alpha A B^T + beta C. Each element is summed in the order of k, so that a row's bits depend
- * on that row of A and on B alone. B is read once for every TILE_M rows: decoding, with some tens
- * of rows, goes at the speed of memory. */
+ * on that row of A and on B alone. Reads B once for every TILE_M rows of C (decoding, with some
+ * tens of rows, goes at the speed of memory), A once for every TILE_N columns, with beta C once;
+ * writes C once. */
 template <class H> __global__ void __launch_bounds__(THREADS, 1) k_rows_gemm(btcu_rows_gemm a) {
     __shared__ float left[DEPTH][TILE_M + 1], right[DEPTH][TILE_N + 1];
     const int tx = (int)(threadIdx.x % 16), ty = (int)(threadIdx.x / 16);

@@ -1,8 +1,8 @@
 /* What backends/cuda*.c may call of the kernels: one launcher for each kernel or pair of kernels.
- * A launcher takes its operands in one struct and a stream, enqueues, and returns the error code of
- * the launch; it never allocates, synchronises or prints. Shapes have been checked by
- * core/ops/ops.c. An operand that is absent has p NULL and ld 0; `type` is the bt_dtype of the
- * operands that core/ops/op_list.inc calls DATA, all others are fp32 or int32. */
+ * A launcher takes its operands (in one struct, where they are many) and a stream, enqueues, and
+ * returns the error code of the launch; it never allocates, synchronises or prints. Shapes have
+ * been checked by core/ops/ops.c. An operand that is absent has p NULL and ld 0; `type` is the
+ * bt_dtype of the operands that core/ops/op_list.inc calls DATA, all others are fp32 or int32. */
 #ifndef BANTAM_KERNELS_CUDA_LAUNCH_H
 #define BANTAM_KERNELS_CUDA_LAUNCH_H
 

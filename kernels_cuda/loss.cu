@@ -98,7 +98,8 @@ extern "C" cudaError_t btcu_cross_entropy_run(const btcu_cross_entropy *a, cudaS
  */
 
 /* Both columns of loss = mean over a row of e(u, t), u = z + bias; with `grad` z becomes
- * grad_scale / cols de/du (core/ops/op_args.h). Reads two values, writes one for each. */
+ * grad_scale / cols de/du (core/ops/op_args.h). Reads z and t, 8 bytes for each, and with `grad`
+ * writes 4; writes 8 for each row. */
 __global__ void __launch_bounds__(FEW_THREADS) k_value_loss(btcu_value_loss a) {
     __shared__ float tmp[FEW_THREADS / 32];
     float *z = row_of<float>(a.z, blockIdx.x), *loss = row_of<float>(a.loss, blockIdx.x);
@@ -165,8 +166,8 @@ INLINE candidate best_of_warp(candidate x) {
 }
 
 /* The k best of log_softmax(logits + bias). Each thread keeps the best of its own columns; when
- * that is taken it looks for its next one, the others wait. Reads the row twice, and its share of
- * it once more for each symbol. */
+ * that is taken it looks for its next one, the others wait. Reads the row twice, and a thread's
+ * share of it once more for each symbol; writes 8 bytes for each symbol. */
 __global__ void __launch_bounds__(THREADS) k_topk(btcu_topk a) {
     __shared__ float tmp[THREADS / 32];
     __shared__ candidate top[2][THREADS / 32]; /* one is read while the other is written */

@@ -24,8 +24,9 @@ template <int KEEP, class F> INLINE void each_quad(int64_t quads, F f) {
 
 /* With r: r = res + drop(x + bias), else r is x and not written. With y:
  * y = (r - mean) rstd gamma + beta, from r as it is stored. A lane reads again only what it wrote
- * itself, so that y and r may lie where x and res are. Reads one or two elements, writes one or two
- * for each. */
+ * itself, so that y and r may lie where x and res are. Reads x, with r also res, writes r and y
+ * where they are wanted, and with y 8 bytes for each row; longer rows than are kept read r, or x
+ * where there is none, twice more for y. */
 template <class T, int KEEP>
 __global__ void __launch_bounds__(32 * WARPS, 1) k_norm_fwd(btcu_norm_fwd a, int wide) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -101,8 +102,9 @@ template <class T> static int wide_bwd(const btcu_norm_bwd *a) {
            aligned4(&a->dx, sizeof(T)) && aligned4_row(&a->gamma, sizeof(float));
 }
 
-/* dgamma = sum dy h and dbeta = sum dy with h = (x - mean) rstd, by chunks of rows. Reads two
- * elements for each. A block takes a chunk of TILE_X quads of columns. */
+/* dgamma = sum dy h and dbeta = sum dy with h = (x - mean) rstd, by chunks of rows. Reads dy and x
+ * once and 8 bytes of a row for every TILE_X quads, writes 8 bytes for each column of a chunk. A
+ * block takes a chunk of TILE_X quads of columns. */
 template <class T>
 __global__ void __launch_bounds__(TILE_THREADS)
     k_norm_bwd_params(btcu_norm_bwd a, uint32_t tiles, int wide) {
@@ -140,7 +142,8 @@ extern "C" cudaError_t btcu_norm_bwd_params(const btcu_norm_bwd *a, cudaStream_t
 }
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr), of dr as it
- * is stored, where it is wanted. Reads two or three elements, writes one or two for each. */
+ * is stored, where it is wanted. Reads dy, x and 8 bytes of each row, dres where there is one,
+ * writes dr and dx where it is wanted; longer rows than are kept read dy and x twice. */
 template <class T, int KEEP>
 __global__ void __launch_bounds__(32 * WARPS) k_norm_bwd(btcu_norm_bwd a, int wide) {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;

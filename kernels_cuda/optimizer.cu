@@ -16,7 +16,7 @@
 #define UP 1267650600228229401496703205376.0f /* 2^100 */
 
 /* part[b] = (s, q): the sum of squares of block b is s^2 q; q is NaN where something is not finite.
- * A block of threads for each; reads each element once. */
+ * A block of threads for each. Reads 4 bytes for each element, writes 8 for each block. */
 __global__ void __launch_bounds__(THREADS)
     k_sumsq(const float *x, int64_t n, btcu_mat part, int wide) {
     __shared__ float tmp[THREADS / 32];
@@ -74,7 +74,9 @@ INLINE void next_scale(float *scalars, int finite, int growth_interval, float sc
 }
 
 /* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
- * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One block. */
+ * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One block. Reads s
+ * of each part, then s and q, 12 bytes in all, and two scalars; writes three scalars. With a growth
+ * interval it reads one more and writes one or two: the count of good updates and the scale. */
 __global__ void __launch_bounds__(THREADS)
     k_update_scalars(btcu_mat part, int64_t parts, float *scalars, int growth_interval,
                      float scale_max) {
@@ -160,8 +162,8 @@ INLINE int64_t find_row(const btcu_mat &index, int64_t kept, int64_t row) {
 }
 
 /* Rows of a table from first_row on whose gradient is compact: row index[k] has row k of g, all
- * others 0. A row finds its place in the index by halving. Reads 12 bytes, writes 12 for each
- * element of the table, and reads 4 for each of g. */
+ * others 0. Threads find the place of their row in the index by halving. Reads 12 bytes, writes 12
+ * for each element of the table, and reads 4 for each of g. */
 __global__ void __launch_bounds__(TILE_THREADS)
     k_adamw_rows(btcu_adamw a, uint32_t tiles, int wide) {
     const place at = tile_place(tiles);
@@ -232,7 +234,8 @@ INLINE f4 spread_gradient(const btcu_adamw &a, int64_t at, int64_t n) {
 }
 
 /* adamw with m and v as codes, their scales by blocks of BT_ADAMW8_BLOCK elements. A warp takes a
- * block. Reads 10 bytes, writes 6 for each element; with an index it reads 6, and 4 of g's rows. */
+ * block. Reads 10 bytes, writes 6 for each element; with an index it reads 6, and 4 for each
+ * element of g's rows; reads and writes 8 for each block. */
 __global__ void __launch_bounds__(THREADS) k_adamw8(btcu_adamw8 a, int wide, int wide_codes) {
     const int lane = (int)(threadIdx.x % LANES);
     const int64_t block = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
