@@ -17,27 +17,53 @@ struct row_sums {
 /* Terms that are added to each other before they join a longer sum: rounding grows more slowly. */
 #define RUN 64
 
+/* W columns, 4 where each row starts at a multiple of 16 bytes and ends at one, else 1. Each order
+ * of sums belongs to a W, and W to shape and place alone. */
+template <int W> struct alignas(W * sizeof(float)) some { float v[W]; };
+
+template <int W> INLINE some<W> load_some(const float *p) {
+    return *reinterpret_cast<const some<W> *>(p);
+}
+template <int W> INLINE void store_some(float *p, const some<W> &x) {
+    *reinterpret_cast<some<W> *>(p) = x;
+}
+
+/* z from column c on. */
+template <int W> INLINE some<W> load_z(const float *logits, const float *bias, int64_t c) {
+    some<W> z = load_some<W>(logits + c);
+    if (bias) {
+        const some<W> b = load_some<W>(bias + c);
+#pragma unroll
+        for (int i = 0; i < W; i++) z.v[i] += b.v[i];
+    }
+    return z;
+}
+
 /* Reads a row once: each thread keeps a running maximum and rescales what it has (Milakov and
  * Gimelshein 2018). With `keep` it stores z there, for itself. */
-template <bool KEEP>
+template <bool KEEP, int W>
 INLINE row_sums sum_row(const float *logits, const float *bias, int64_t cols, float *keep,
                         float *tmp) {
     float most = -INFINITY, mass = 0.0f, total = 0.0f;
-    for (int64_t c = threadIdx.x; c < cols;) {
-        float some = 0.0f, plain = 0.0f;
-        for (int k = 0; k < RUN && c < cols; k++, c += blockDim.x) {
-            const float z = bias ? logits[c] + bias[c] : logits[c];
-            if (KEEP) keep[c] = z;
-            plain += z;
-            if (z > most) {
-                const float shrink = expf(most - z); /* from -infinity: 0 */
-                mass *= shrink;
-                some *= shrink;
-                most = z;
+    for (int64_t c = W * threadIdx.x; c < cols;) {
+        float part = 0.0f, plain = 0.0f;
+        for (int k = 0; k < RUN && c < cols; k += W, c += W * blockDim.x) {
+            const some<W> u = load_z<W>(logits, bias, c);
+            if (KEEP) store_some(keep + c, u);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float z = u.v[i];
+                plain += z;
+                if (z > most) {
+                    const float shrink = expf(most - z); /* from -infinity: 0 */
+                    mass *= shrink;
+                    part *= shrink;
+                    most = z;
+                }
+                if (z != -INFINITY) part += expf(z - most); /* NaN passes */
             }
-            if (z != -INFINITY) some += expf(z - most); /* NaN passes */
         }
-        mass += some;
+        mass += part;
         total += plain;
     }
     row_sums s;
@@ -51,10 +77,10 @@ INLINE row_sums sum_row(const float *logits, const float *bias, int64_t cols, fl
  */
 
 /* loss = ((1 - s) nll + s (lse - mean z), nll) with nll = lse - z[label]; with `grad` the logits
- * become grad_scale (p - q), q = s / V + (1 - s) at the label. A negative label: zeros. Reads each
- * logit once and writes it once where a row fits in shared memory (KEEP), else it reads it twice.
- */
-template <bool KEEP>
+ * become grad_scale (p - q), q = s / V + (1 - s) at the label. A negative label: zeros. Reads 4
+ * bytes for each logit, with `grad` again where a row does not fit in shared memory (KEEP), and
+ * writes 4; zeros are only written. Writes 8 for each row. */
+template <bool KEEP, int W>
 __global__ void __launch_bounds__(THREADS) k_cross_entropy(btcu_cross_entropy a) {
     __shared__ float tmp[THREADS / 32];
     DYN_SHARED(float, keep);
@@ -64,11 +90,13 @@ __global__ void __launch_bounds__(THREADS) k_cross_entropy(btcu_cross_entropy a)
     const int32_t label = *row_of<int32_t>(a.labels, blockIdx.x);
     if (label < 0) {
         if (threadIdx.x == 0) loss[0] = loss[1] = 0.0f;
-        for (int64_t c = threadIdx.x; a.grad && c < a.cols; c += blockDim.x) logits[c] = 0.0f;
+        for (int64_t c = W * threadIdx.x; a.grad && c < a.cols; c += W * blockDim.x)
+            store_some(logits + c, some<W>{});
         return; /* the whole block */
     }
-    const row_sums s = sum_row<KEEP>(logits, bias, a.cols, keep, tmp);
-    if (threadIdx.x == label % blockDim.x) { /* whose logit it is: read before it is overwritten */
+    const row_sums s = sum_row<KEEP, W>(logits, bias, a.cols, keep, tmp);
+    /* Whose logit the label is reads it before it is overwritten. */
+    if (threadIdx.x == label / W % blockDim.x) {
         const float z = bias ? logits[label] + bias[label] : logits[label];
         const float nll = (s.most - z) + logf(s.mass);
         const float even = (s.most - s.total / (float)a.cols) + logf(s.mass);
@@ -77,21 +105,31 @@ __global__ void __launch_bounds__(THREADS) k_cross_entropy(btcu_cross_entropy a)
     }
     const float even = a.smoothing / (float)a.cols, part = 1.0f / s.mass;
     const float scale = a.loss_scale ? a.grad_scale * *a.loss_scale : a.grad_scale;
-    for (int64_t c = threadIdx.x; a.grad && c < a.cols; c += blockDim.x) {
-        const float z = KEEP ? keep[c] : bias ? logits[c] + bias[c] : logits[c];
-        const float q = even + (c == label ? 1.0f - a.smoothing : 0.0f);
-        logits[c] = scale * (expf(z - s.most) * part - q);
+    for (int64_t c = W * threadIdx.x; a.grad && c < a.cols; c += W * blockDim.x) {
+        some<W> z = KEEP ? load_some<W>(keep + c) : load_z<W>(logits, bias, c);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            const float q = even + (c + i == label ? 1.0f - a.smoothing : 0.0f);
+            z.v[i] = scale * (expf(z.v[i] - s.most) * part - q);
+        }
+        store_some(logits + c, z);
     }
 }
 
 #define KEEP_BYTES (40u << 10) /* every card has 48 KiB for a block, and takes two such ones */
 
-extern "C" cudaError_t btcu_cross_entropy_run(const btcu_cross_entropy *a, cudaStream_t s) {
+template <int W> static cudaError_t cross_entropy(const btcu_cross_entropy *a, cudaStream_t s) {
     const size_t bytes = (size_t)a->cols * sizeof(float);
     const int threads = threads_for(a->cols);
     if (a->grad && bytes <= KEEP_BYTES)
-        BTCU_LAUNCH(k_cross_entropy<true>, a->rows, threads, bytes, s, *a);
-    BTCU_LAUNCH(k_cross_entropy<false>, a->rows, threads, 0, s, *a);
+        BTCU_LAUNCH((k_cross_entropy<true, W>), a->rows, threads, bytes, s, *a);
+    BTCU_LAUNCH((k_cross_entropy<false, W>), a->rows, threads, 0, s, *a);
+}
+
+extern "C" cudaError_t btcu_cross_entropy_run(const btcu_cross_entropy *a, cudaStream_t s) {
+    const int wide = a->cols % 4 == 0 && aligned4(&a->logits, sizeof(float)) &&
+                     aligned4_row(&a->bias, sizeof(float));
+    return wide ? cross_entropy<4>(a, s) : cross_entropy<1>(a, s);
 }
 
 /* ---- losses of values --------------------------------------------------------------------------
@@ -174,7 +212,7 @@ __global__ void __launch_bounds__(THREADS) k_topk(btcu_topk a) {
     const float *logits = row_of<float>(a.logits, blockIdx.x);
     float *value = row_of<float>(a.value, blockIdx.x);
     int32_t *id = row_of<int32_t>(a.id, blockIdx.x);
-    const row_sums s = sum_row<false>(logits, (const float *)a.bias.p, a.cols, NULL, tmp);
+    const row_sums s = sum_row<false, 1>(logits, (const float *)a.bias.p, a.cols, NULL, tmp);
     const float lse = s.most + logf(s.mass);
     const candidate none = {0.0f, -1};
     candidate own = isnan(lse) ? none : next_best(a, logits, none);

@@ -86,8 +86,8 @@ void case_embed_bwd(void) {
 /* ---- cross-entropy -----------------------------------------------------------------------------
  */
 
-static const cf_shape loss_shapes[] = {{0, 5},  {1, 1},   {1, 2},    {3, 3},
-                                       {2, 63}, {65, 64}, {5, 1003}, {2, 20011}};
+static const cf_shape loss_shapes[] = {{0, 5},   {1, 1},    {1, 2},     {3, 3},    {2, 63},
+                                       {65, 64}, {5, 1003}, {2, 20011}, {1, 40004}};
 #define LOSS_SHAPES ((int)(sizeof loss_shapes / sizeof loss_shapes[0]))
 
 static void loss_call(cf_call *c, int64_t rows, int64_t cols, double smoothing, int bias, int grad,
