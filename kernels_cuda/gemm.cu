@@ -11,24 +11,20 @@
 #define RM (TILE_M / 8)
 #define RN (TILE_N / 16)
 
-/* Element of a row of op X: stored as fp32 or as H, rounded to H. */
-template <class H> INLINE float operand(const void *row, int64_t k, int is_half) {
-    return is_half ? widen(((const H *)row)[k]) : rounded<H>(((const float *)row)[k]);
-}
-
-/* DEPTH columns of `count` rows into `tile`, transposed, zeros beyond the ends. Neighbours read
- * along a row. */
+/* DEPTH columns of ROWS rows of X, stored as fp32 or as H and rounded to H, into `tile`,
+ * transposed, zeros beyond the ends. Neighbours read along a row, and write to different banks. */
 template <class H, int ROWS>
 INLINE void load_tile(float (*tile)[ROWS + 1], const btcu_mat &x, int64_t row0, int64_t rows,
-                      int64_t k0, int64_t depth, int is_half) {
-    for (int e = (int)threadIdx.x; e < ROWS * DEPTH; e += THREADS) {
-        const int r = e / DEPTH, k = e % DEPTH;
-        float v = 0.0f;
-        if (row0 + r < rows && k0 + k < depth) {
-            const char *row = (const char *)x.p + (row0 + r) * x.ld * (is_half ? sizeof(H) : 4);
-            v = operand<H>(row, k0 + k, is_half);
-        }
-        tile[k][r] = v;
+                      int64_t k0, int64_t depth, int is_half, int wide) {
+    for (int e = (int)threadIdx.x; e < ROWS * (DEPTH / 4); e += THREADS) {
+        const int r = e / (DEPTH / 4), k = 4 * (e % (DEPTH / 4));
+        const int64_t row = row0 + r, at = k0 + k, n = depth - at;
+        f4 v = zero4();
+        if (row < rows)
+            v = is_half ? load4(row_of<H>(x, row) + at, n, wide)
+                        : rounded4<H>(load4(row_of<float>(x, row) + at, n, wide));
+#pragma unroll
+        for (int i = 0; i < 4; i++) tile[k + i][r] = v.v[i];
     }
 }
 
@@ -36,7 +32,9 @@ INLINE void load_tile(float (*tile)[ROWS + 1], const btcu_mat &x, int64_t row0, 
  * on that row of A and on B alone. Reads B once for every TILE_M rows of C (decoding, with some
  * tens of rows, goes at the speed of memory), A once for every TILE_N columns, with beta C once;
  * writes C once. */
-template <class H> __global__ void __launch_bounds__(THREADS, 1) k_rows_gemm(btcu_rows_gemm a) {
+template <class H>
+__global__ void __launch_bounds__(THREADS, 1)
+    k_rows_gemm(btcu_rows_gemm a, int wide_a, int wide_b) {
     __shared__ float left[DEPTH][TILE_M + 1], right[DEPTH][TILE_N + 1];
     const int tx = (int)(threadIdx.x % 16), ty = (int)(threadIdx.x / 16);
     const uint32_t down = (uint32_t)((a.m + TILE_M - 1) / TILE_M);
@@ -48,8 +46,8 @@ template <class H> __global__ void __launch_bounds__(THREADS, 1) k_rows_gemm(btc
 #pragma unroll
         for (int j = 0; j < RN; j++) sum[i][j] = run[i][j] = 0.0f;
     for (int64_t k0 = 0; k0 < a.k; k0 += DEPTH) {
-        load_tile<H, TILE_M>(left, a.a, i0, a.m, k0, a.k, a.a_half);
-        load_tile<H, TILE_N>(right, a.b, j0, a.n, k0, a.k, a.b_half);
+        load_tile<H, TILE_M>(left, a.a, i0, a.m, k0, a.k, a.a_half, wide_a);
+        load_tile<H, TILE_N>(right, a.b, j0, a.n, k0, a.k, a.b_half, wide_b);
         __syncthreads();
         for (int k = 0; k < DEPTH; k++) {
             float x[RM], y[RN];
@@ -94,7 +92,8 @@ template <class H> __global__ void __launch_bounds__(THREADS, 1) k_rows_gemm(btc
 extern "C" cudaError_t btcu_rows_gemm_run(const btcu_rows_gemm *a, cudaStream_t s) {
     BTCU_BY_TYPE(a->round,
                  BTCU_LAUNCH(k_rows_gemm<T>, ceil_div(a->m, TILE_M) * ceil_div(a->n, TILE_N),
-                             THREADS, 0, s, *a));
+                             THREADS, 0, s, *a, aligned4(&a->a, a->a_half ? sizeof(T) : 4),
+                             aligned4(&a->b, a->b_half ? sizeof(T) : 4)));
 }
 
 /* y = x rounded to T. Reads and writes 4 bytes for each element. */
