@@ -39,6 +39,15 @@ void case_bias_act_fwd(void) {
             cf_check(&c);
             cf_reset();
         }
+    cf_begin(&c, BT_OP_BIAS_ACT_FWD, "what is dropped was not finite");
+    c.p.bias_act = (bt_bias_act_params){.drop = drop(0.3f)};
+    double *x = cf_add(&c, BT_BIAS_ACT_FWD_X, 5, 64);
+    for (int k = 0; k < 5 * 64; k += 3) x[k] = k % 2 ? NAN : INFINITY;
+    cf_rowpos(&c, BT_BIAS_ACT_FWD_ROWPOS, 5);
+    cf_add(&c, BT_BIAS_ACT_FWD_Y, 5, 64);
+    cf_bound(&c, BT_BIAS_ACT_FWD_Y, 0, 1);
+    cf_check(&c);
+    cf_reset();
 }
 
 static void bias_act_bwd_one(int64_t rows, int64_t cols, int option) {
