@@ -54,6 +54,22 @@ char *kit_read(const char *path, size_t *bytes); /* malloc; fails the test when 
         ck_assert_msg(strstr(bt_last_error(), part) != NULL, "\"%s\" lacks \"%s\"", \
                       bt_last_error(), part); \
     } while (0)
+/* Runs `call` with each request for memory failing in turn, until that lies behind its last one:
+ * BT_ENOMEM every time, and at least `least` times. */
+#define kit_walk(call, least) \
+    do { \
+        uint64_t kit_n_ = 0; \
+        bt_status kit_s_; \
+        do { \
+            bti_alloc_fail_at(++kit_n_); \
+            kit_s_ = (call); \
+            bti_alloc_fail_at(0); \
+            ck_assert_msg(kit_s_ == BT_OK || kit_s_ == BT_ENOMEM, "%s, request %d: %s", #call, \
+                          (int)kit_n_, bt_last_error()); \
+        } while (kit_s_ != BT_OK && kit_n_ < 20000); \
+        ck_assert_msg(kit_s_ == BT_OK && kit_n_ > (least), "%s: %d requests failed", #call, \
+                      (int)kit_n_ - 1); \
+    } while (0)
 /* |a - b| <= tol, false for NaN. */
 #define kit_near(a, b, tol) \
     do { \

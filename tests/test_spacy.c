@@ -264,26 +264,24 @@ START_TEST(files_at_fault) {
 }
 END_TEST
 
+static bt_status there_and_back(const bti_tokenizer_config *cfg, const char *line) {
+    bti_tokenizer *t = NULL;
+    bti_ids ids = {0};
+    char *text = NULL;
+    bt_status s = bti_tokenizer_open(cfg, &t);
+    if (s == BT_OK) s = bti_tokenizer_encode(t, line, strlen(line), &ids);
+    if (s == BT_OK) s = bti_tokenizer_decode(t, ids.id, ids.count, &text);
+    bti_free(text);
+    bti_ids_free(&ids);
+    bti_tokenizer_free(t);
+    return s;
+}
+
 /* Each failed request for memory is an error and leaks nothing (sanitizers look). */
 START_TEST(memory_runs_out) {
     static const char line[] = "(a), well-known (c) don't New York...";
     bti_tokenizer_config cfg = spacy_trained(spacy_put_rules(&spacy_small), line);
-    bt_status s = BT_ENOMEM;
-    for (uint64_t n = 1; s != BT_OK; n++) {
-        bti_tokenizer *t = NULL;
-        bti_ids ids = {0};
-        char *text = NULL;
-        bti_alloc_fail_at(n);
-        s = bti_tokenizer_open(&cfg, &t);
-        if (s == BT_OK) s = bti_tokenizer_encode(t, line, strlen(line), &ids);
-        if (s == BT_OK) s = bti_tokenizer_decode(t, ids.id, ids.count, &text);
-        bti_alloc_fail_at(0);
-        ck_assert_msg(s == BT_OK || s == BT_ENOMEM, "request %d: %s", (int)n, bt_last_error());
-        bti_free(text);
-        bti_ids_free(&ids);
-        bti_tokenizer_free(t);
-        ck_assert_uint_lt(n, 10000);
-    }
+    kit_walk(there_and_back(&cfg, line), 10);
 }
 END_TEST
 

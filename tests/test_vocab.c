@@ -273,25 +273,11 @@ static bt_status use_vocab(const bt_vocab_config *c, const char *const *file, si
     return s;
 }
 
-/* Runs `call` until the failing allocation lies behind its last one. */
-#define walk(call) \
-    do { \
-        uint64_t n_ = 1; \
-        bt_status s_ = BT_ENOMEM; \
-        for (; s_ != BT_OK && n_ < 2000; n_++) { \
-            bti_alloc_fail_at(n_); \
-            s_ = (call); \
-            bti_alloc_fail_at(0); \
-            ck_assert(s_ == BT_OK || s_ == BT_ENOMEM); \
-        } \
-        ck_assert_msg(s_ == BT_OK && n_ > 5, "%llu allocations", (unsigned long long)n_); \
-    } while (0)
-
 START_TEST(no_memory) {
     const char *text = text_file("ba ke\nli \xD1\x8F\n");
     bt_vocab_config c = {.kind = "sentencepiece", .model = toy_model()};
     size_t bytes = 0;
-    walk(use_vocab(&c, &text, &bytes));
+    kit_walk(use_vocab(&c, &text, &bytes), 4);
     ck_assert_uint_gt(bytes, 20);
     small_run r = small_run_with("ba ke\nli \xD1\x8F\n", "ba\nke\n");
     const char *sets[] = {kit_str("data.valid.source=%s", in_dir(r, "train.de")),
@@ -299,10 +285,10 @@ START_TEST(no_memory) {
     bt_run *run;
     char *report = NULL;
     kit_ok(bt_run_load(r.yaml, sets, 2, &run));
-    walk(bt_data_check_text(run, &report));
+    kit_walk(bt_data_check_text(run, &report), 4);
     check_has(report, "in both: 2 training pairs");
     bt_free(report);
-    walk(bt_data_check_json(run, &report));
+    kit_walk(bt_data_check_json(run, &report), 4);
     bt_free(report);
     bt_run_free(run);
 }
