@@ -14,39 +14,6 @@ static void load(const char *path) {
 
 #define page_has(text) ck_assert_msg(strstr(page, text) != NULL, "no %s", text)
 
-/* Elements close in order and attributes are in quotes, as any XML parser asks; scripts and style
- * sheets are passed over, and so are HTML's <meta> and <!DOCTYPE>. */
-static void check_tags(const char *text) {
-    char open[32][16];
-    size_t depth = 0;
-    for (const char *s = strchr(text, '<'); s != NULL; s = strchr(s, '<')) {
-        const char *end = strchr(s, '>');
-        char name[16] = "";
-        size_t quotes = 0;
-        ck_assert_ptr_nonnull(end);
-        if (strncmp(s, "<!DOCTYPE", 9) == 0 || strncmp(s, "<meta", 5) == 0) {
-            s = end;
-            continue;
-        }
-        for (const char *c = s; c < end; c++) quotes += *c == '"';
-        ck_assert_msg(quotes % 2 == 0, "quotes: %.60s", s);
-        ck_assert_int_eq(sscanf(s + 1 + (s[1] == '/'), "%15[a-z0-9A-Z]", name), 1);
-        if (s[1] == '/') {
-            ck_assert_msg(depth > 0 && strcmp(open[depth - 1], name) == 0, "</%s>", name);
-            depth--;
-        } else if (end[-1] != '/') {
-            ck_assert(depth < 32);
-            strcpy(open[depth++], name);
-        }
-        s = end;
-        if (strcmp(name, "script") == 0 && open[depth - (depth > 0)][0] == 's' && s[1] != '<') {
-            s = strstr(s, "</script>");
-            ck_assert_ptr_nonnull(s);
-        }
-    }
-    ck_assert_int_eq(depth, 0);
-}
-
 /* It stands alone: no address but the name of SVG, nothing to load, colours for dark pages. */
 static void check_alone(void) {
     static const char *const never[] = {"src=", "href", "@import", "url(", "nan", "inf ", "fetch"};
@@ -144,7 +111,7 @@ START_TEST(map) {
             draw(&(fit_ask){fit_no_text(), "k80", memory[i], 50, 40, {NULL}}, &run, dir);
         load(kit_str("%s/map.svg", dir));
         ck_assert(strncmp(page, "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 40) == 0);
-        check_tags(page);
+        kit_tags(page);
         check_alone();
         check_tensors(plan);
         if (i > 0) check_bands(plan);
@@ -167,7 +134,7 @@ START_TEST(html) {
     char *svg = page;
     page = NULL;
     load(kit_str("%s/map.html", dir));
-    check_tags(page);
+    kit_tags(page);
     check_alone();
     page_has("<!DOCTYPE html>");
     ck_assert_ptr_nonnull(strstr(page, svg));
@@ -208,7 +175,7 @@ START_TEST(curve) {
     kit_ok(bt_plan_sweep_text(plan, path, &text));
     bt_free(text);
     load(path);
-    check_tags(page);
+    kit_tags(page);
     page_has("Seconds an update on Tesla K80");
     page_has(">budget (GiB)<");
     page_has(">seconds an update");

@@ -140,3 +140,34 @@ char *kit_read(const char *path, size_t *bytes) {
     if (bytes) *bytes = (size_t)n;
     return data;
 }
+
+void kit_tags(const char *text) {
+    char open[32][16];
+    size_t depth = 0;
+    for (const char *s = strchr(text, '<'); s != NULL; s = strchr(s, '<')) {
+        const char *end = strchr(s, '>');
+        char name[16] = "";
+        size_t quotes = 0;
+        ck_assert_ptr_nonnull(end);
+        if (strncmp(s, "<!DOCTYPE", 9) == 0 || strncmp(s, "<meta", 5) == 0) {
+            s = end;
+            continue;
+        }
+        for (const char *c = s; c < end; c++) quotes += *c == '"';
+        ck_assert_msg(quotes % 2 == 0, "quotes: %.60s", s);
+        ck_assert_int_eq(sscanf(s + 1 + (s[1] == '/'), "%15[a-z0-9A-Z]", name), 1);
+        if (s[1] == '/') {
+            ck_assert_msg(depth > 0 && strcmp(open[depth - 1], name) == 0, "</%s>", name);
+            depth--;
+        } else if (end[-1] != '/') {
+            ck_assert(depth < 32);
+            strcpy(open[depth++], name);
+        }
+        s = end;
+        if (strcmp(name, "script") == 0 && open[depth - (depth > 0)][0] == 's' && s[1] != '<') {
+            s = strstr(s, "</script>");
+            ck_assert_ptr_nonnull(s);
+        }
+    }
+    ck_assert_int_eq(depth, 0);
+}

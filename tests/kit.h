@@ -37,6 +37,9 @@ const char *kit_shared(const char *relative);
 void kit_write(const char *path, const void *data, size_t bytes);
 void kit_write_text(const char *path, const char *text);
 char *kit_read(const char *path, size_t *bytes); /* malloc; fails the test when missing */
+/* Elements close in order and attributes are in quotes, as any XML parser asks; scripts and style
+ * sheets are passed over, and so are HTML's <meta> and <!DOCTYPE>. */
+void kit_tags(const char *text);
 
 /* The call must give BT_OK; prints the last error when not. */
 #define kit_ok(expr) \

@@ -5,19 +5,12 @@
 #include "tests/kit.h"
 #include "tests/plan_parts.h"
 
-typedef struct problem {
-    bti_model *model;
-    bti_workload w;
-    bt_dev_info info;
-    const bt_planning *planning;
-} problem;
-
 static problem new_problem(int which) {
     static const int64_t source[] = {5, 3, 12, 7, 2, 9, 4, 11},
                          target[] = {6, 8, 3, 14, 5, 10, 2, 7};
     static const int64_t equal[] = {9, 9, 9, 9, 9, 9};
     mk_setup s = mk_defaults();
-    problem p = {.info = {.alignment = 64, .threads = 2}};
+    problem p = {.info = {.alignment = 64, .threads = 2}, .max_length = 20};
     int64_t n = which % 3 == 1 ? 6 : which % 3 == 2 ? 1 : 8;
     const bti_sentence *x = which % 3 == 1 ? mk_sentences(n, equal, equal, 97, 1)
                                            : mk_sentences(n, source, target, 97, 1);
@@ -31,9 +24,9 @@ static problem new_problem(int which) {
     return p;
 }
 
-static bti_run_plan *search(const problem *p, const bti_plan_options *o) {
+bti_run_plan *plan_search(const problem *p, const bti_plan_options *o) {
     bti_run_plan *plan;
-    kit_ok(bti_plan_search(p->model, p->planning, &p->info, &p->w, 20, o, &plan));
+    kit_ok(bti_plan_search(p->model, p->planning, &p->info, &p->w, p->max_length, o, &plan));
     return plan;
 }
 
@@ -66,7 +59,7 @@ static uint64_t *all_totals(const problem *p, size_t *count) {
                     .force_recompute_layers = r, .force_logit_rows = chunk[c], .force_compact = -1};
                 for (int i = 0; i < 2; i++)
                     o.force_rows[i] = (p->w.max_rows[i] + parts - 1) / parts;
-                bti_run_plan *plan = search(p, &o);
+                bti_run_plan *plan = plan_search(p, &o);
                 check_bytes(plan);
                 total[(*count)++] = plan->total;
                 bti_run_plan_free(plan);
@@ -88,7 +81,7 @@ START_TEST(never_refuses_what_fits) {
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
     for (size_t i = 0; i < count; i += i < 8 ? 1 : count / 24 + 1) {
         o.budget = total[i];
-        bti_run_plan *plan = search(&p, &o);
+        bti_run_plan *plan = plan_search(&p, &o);
         ck_assert_msg(plan->fits,
                       "refused %" PRIu64 " bytes; least found %" PRIu64 ", forced %" PRIu64,
                       o.budget, plan->minimum, total[0]);
@@ -106,13 +99,13 @@ END_TEST
 START_TEST(budgets) {
     problem p = new_problem(_i);
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1, .runtime = 12345};
-    bti_run_plan *most = search(&p, &o);
+    bti_run_plan *most = plan_search(&p, &o);
     uint64_t minimum = most->minimum, plenty = most->total;
     ck_assert_uint_le(minimum, plenty);
     double seconds = INFINITY;
     for (int i = 0; i <= 16; i++) {
         o.budget = minimum + (plenty - minimum) * (uint64_t)i / 16;
-        bti_run_plan *plan = search(&p, &o);
+        bti_run_plan *plan = plan_search(&p, &o);
         ck_assert_int_eq(plan->fits, 1);
         ck_assert_uint_le(plan->total, o.budget);
         ck_assert_uint_eq(plan->minimum, minimum);
@@ -124,7 +117,7 @@ START_TEST(budgets) {
     ck_assert(seconds <= most->seconds * 1.0151);
     for (int i = 0; i < 3; i++) {
         o.budget = i == 0 ? minimum - 1 : i == 1 ? 1 : o.runtime;
-        bti_run_plan *plan = search(&p, &o);
+        bti_run_plan *plan = plan_search(&p, &o);
         ck_assert_int_eq(plan->fits, 0);
         ck_assert_uint_eq(plan->total, minimum);
         kit_fails(bti_run_plan_check(plan), BT_EFIT, "it needs at least");
@@ -142,11 +135,11 @@ END_TEST
 START_TEST(small_allocations) {
     problem p = new_problem(0);
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
-    bti_run_plan *free_plan = search(&p, &o), *plan;
+    bti_run_plan *free_plan = plan_search(&p, &o), *plan;
     ck_assert_uint_gt(free_plan->largest_bytes, 12288);
     bti_run_plan_free(free_plan);
     p.info.max_alloc = 14000; /* the widest parameter is 97 x 32 x 4 = 12,416 */
-    plan = search(&p, &o);
+    plan = plan_search(&p, &o);
     ck_assert_int_eq(plan->fits, 1);
     uint64_t heap = p.info.max_alloc / 64 * 64;
     for (bti_tid i = 1; i <= plan->step->tensors; i++) {
@@ -164,7 +157,7 @@ START_TEST(small_allocations) {
     s.model.ff = 1024;
     kit_ok(bti_model_new(&s.model, 97, 97, BT_F32, &p.model));
     p.info.max_alloc = 40000;
-    plan = search(&p, &o); /* in slices of rows */
+    plan = plan_search(&p, &o); /* in slices of rows */
     ck_assert_int_eq(plan->fits, 1);
     ck_assert_int_gt(plan->choices.slice_rows, 0);
     bti_run_plan_free(plan);

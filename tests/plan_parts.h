@@ -4,6 +4,16 @@
 
 #include "tests/model_kit.h"
 
+/* A model and its work, and what it is planned for. */
+typedef struct problem {
+    bti_model *model;
+    bti_workload w;
+    bt_dev_info info;
+    const bt_planning *planning;
+    int64_t max_length;
+} problem;
+bti_run_plan *plan_search(const problem *p, const bti_plan_options *o);
+
 void add_plan_budget(TCase *tc);
 void add_plan_levels(TCase *tc);
 void add_plan_run(TCase *tc);

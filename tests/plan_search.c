@@ -8,18 +8,11 @@
 #include "tests/plan_parts.h"
 #include "tests/watch.h"
 
-typedef struct problem {
-    bti_model *model;
-    bti_workload w;
-    bt_dev_info info;
-    const bt_planning *planning;
-} problem;
-
 static problem new_problem(int which) {
     static const int64_t source[] = {5, 3, 12, 7, 2}, target[] = {6, 8, 3, 14, 5};
     static const int64_t equal[] = {31, 31, 31};
     mk_setup s = mk_defaults();
-    problem p = {.info = {.alignment = 64, .threads = 2}};
+    problem p = {.info = {.alignment = 64, .threads = 2}, .max_length = 40};
     const bti_sentence *x =
         which == 1 ? mk_sentences(3, equal, equal, 97, 1) : mk_sentences(5, source, target, 97, 1);
     s.model.d_model = which == 0 ? 64 : 16;
@@ -35,12 +28,6 @@ static problem new_problem(int which) {
     p.w = mk_workload(x, which == 1 ? 3 : 5);
     p.planning = bti_backend_planning(which == 1 ? "ref" : "cpu");
     return p;
-}
-
-static bti_run_plan *search(const problem *p, const bti_plan_options *o) {
-    bti_run_plan *plan;
-    kit_ok(bti_plan_search(p->model, p->planning, &p->info, &p->w, 40, o, &plan));
-    return plan;
 }
 
 /* ---- every choice of a grid -------------------------------------------------------------------
@@ -61,7 +48,7 @@ typedef struct grid {
 static void add_choice(grid *g, bti_choice c) {
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1, .wanted = &c};
     c.moments = BTI_MOMENTS_DEVICE;
-    bti_run_plan *plan = search(g->p, &o);
+    bti_run_plan *plan = plan_search(g->p, &o);
     ck_assert_int_eq(memcmp(&plan->choice, &c, sizeof c), 0);
     if (g->count % 1024 == 0) g->all = realloc(g->all, (g->count + 1024) * sizeof *g->all);
     g->all[g->count++] = (tried){plan->total, plan->seconds};
@@ -117,7 +104,7 @@ START_TEST(best_of_all) {
             .force_recompute_layers = -1, .force_compact = -1, .moments = BTI_MOMENTS_DEVICE};
         o.budget = g.all[0].total +
                    (uint64_t)((double)(g.all[g.count - 1].total - g.all[0].total) * x * x);
-        bti_run_plan *plan = search(&p, &o);
+        bti_run_plan *plan = plan_search(&p, &o);
         double best = INFINITY;
         for (size_t k = 0; k < g.count && g.all[k].total <= o.budget; k++)
             if (g.all[k].seconds < best) best = g.all[k].seconds;
@@ -140,15 +127,15 @@ END_TEST
 START_TEST(minimum_is_exact) {
     problem p = new_problem(_i);
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
-    bti_run_plan *plan = search(&p, &o);
+    bti_run_plan *plan = plan_search(&p, &o);
     o.budget = plan->minimum;
     bti_run_plan_free(plan);
-    plan = search(&p, &o);
+    plan = plan_search(&p, &o);
     ck_assert_int_eq(plan->fits, 1);
     ck_assert_uint_eq(plan->total, o.budget);
     bti_run_plan_free(plan);
     o.budget--;
-    plan = search(&p, &o);
+    plan = plan_search(&p, &o);
     ck_assert_int_eq(plan->fits, 0);
     ck_assert_uint_eq(plan->total, plan->minimum);
     bti_run_plan_free(plan);
@@ -271,14 +258,14 @@ START_TEST(kept_plan) {
     const char *path = kit_str("%s/plan.json", kit_tmpdir());
     bti_choice kept;
     bti_plan_options o = {.force_recompute_layers = -1, .force_compact = -1};
-    bti_run_plan *plan = search(&p, &o);
+    bti_run_plan *plan = plan_search(&p, &o);
     o.budget = plan->minimum + (plan->total - plan->minimum) / 3;
     bti_run_plan_free(plan);
-    plan = search(&p, &o);
+    plan = plan_search(&p, &o);
     kit_ok(bti_plan_file_write(path, "a device", "fp32", plan));
     kit_ok(bti_plan_file_read(path, "a device", "fp32", p.model->layers, &kept));
     bti_plan_options again = {.force_recompute_layers = -1, .force_compact = -1, .wanted = &kept};
-    bti_run_plan *same = search(&p, &again);
+    bti_run_plan *same = plan_search(&p, &again);
     ck_assert_int_eq(memcmp(same->caps.rows, plan->caps.rows, sizeof plan->caps.rows), 0);
     ck_assert_int_eq(same->caps.sentences, plan->caps.sentences);
     ck_assert_int_eq(same->choices.logit_rows, plan->choices.logit_rows);
@@ -288,7 +275,7 @@ START_TEST(kept_plan) {
     ck_assert_uint_eq(same->total, plan->total);
     bti_run_plan_free(same);
     again.budget = plan->total - 1; /* it fits no more: another one does */
-    same = search(&p, &again);
+    same = plan_search(&p, &again);
     ck_assert_int_eq(same->fits, 1);
     ck_assert_uint_lt(same->total, plan->total);
     bti_run_plan_free(same);

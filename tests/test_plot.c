@@ -20,38 +20,13 @@ typedef struct points {
 
 static char *svg; /* the one looked at */
 
-/* Tags close in order, every attribute is in quotes: what any XML parser asks of a file like this.
- */
-static void check_xml(const char *text) {
-    char open[32][16];
-    size_t depth = 0;
-    for (const char *s = strchr(text, '<'); s != NULL; s = strchr(s, '<')) {
-        const char *end = strchr(s, '>');
-        ck_assert_ptr_ne(end, NULL);
-        size_t quotes = 0;
-        for (const char *c = s; c < end; c++) quotes += *c == '"';
-        ck_assert_msg(quotes % 2 == 0, "quotes: %.60s", s);
-        char name[16] = "";
-        ck_assert_int_eq(sscanf(s + 1 + (s[1] == '/'), "%15[a-zA-Z]", name), 1);
-        if (s[1] == '/') {
-            ck_assert_msg(depth > 0 && strcmp(open[depth - 1], name) == 0, "</%s>", name);
-            depth--;
-        } else if (end[-1] != '/') {
-            ck_assert(depth < 32);
-            strcpy(open[depth++], name);
-        }
-        s = end;
-    }
-    ck_assert_int_eq(depth, 0);
-}
-
 static void load(const char *folder, const char *name) {
     free(svg);
     size_t bytes;
     svg = kit_read(kit_str("%s/%s", folder, name), &bytes);
     ck_assert_msg(strncmp(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 40) == 0, "%.60s",
                   svg);
-    check_xml(svg);
+    kit_tags(svg);
     static const char *const never[] = {"nan", "inf", "<script", "@import", "href", "url(http"};
     for (size_t i = 0; i < sizeof never / sizeof never[0]; i++)
         ck_assert_msg(strstr(svg, never[i]) == NULL, "%s has %s", name, never[i]);

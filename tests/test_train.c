@@ -6,9 +6,6 @@
 #include "tests/train_parts.h"
 #include "tests/watch.h"
 
-/* |a - b| <= tol |b|, false for NaN. */
-static int close_to(double a, double b, double tol) { return fabs(a - b) <= tol * fabs(b); }
-
 static const int64_t b1_source[] = {6, 6, 6, 6}, b1_target[] = {2, 3, 5, 10};
 
 /* ---- first values ------------------------------------------------------------------------------
@@ -78,8 +75,8 @@ START_TEST(b1_splits_agree) {
         r[i] = wt_run(&s, 10, 0);
         ck_assert_int_eq(r[i].micro_batches, 4 / part[i]);
         for (int u = 0; u < 10; u++) {
-            ck_assert(close_to(r[i].loss[u], r[0].loss[u], 1e-6));
-            ck_assert(close_to(r[i].norm[u], r[0].norm[u], 1e-6));
+            ck_assert(wt_near(r[i].loss[u], r[0].loss[u], 1e-6));
+            ck_assert(wt_near(r[i].norm[u], r[0].norm[u], 1e-6));
         }
         ck_assert(mk_relative(r[i].weights, r[0].weights, r[0].count) <= 1e-5);
     }
@@ -103,8 +100,8 @@ START_TEST(b1_value) {
             sum += one.loss * (double)b1_target[i];
             means += one.loss / 4;
         }
-        ck_assert(close_to(all.loss, sum / 20, 2e-6));
-        ck_assert(!close_to(all.loss, means, 1e-4));
+        ck_assert(wt_near(all.loss, sum / 20, 2e-6));
+        ck_assert(!wt_near(all.loss, means, 1e-4));
         mk_close(&m);
     }
 }
@@ -148,7 +145,7 @@ START_TEST(b3_empty_sentences) {
                 const float *loss = m.engine->host_loss;
                 if (u == 1 && empty + split == 0) memcpy(alone, loss, sizeof alone);
                 for (int k = 0; u == 1 && k < 16; k++)
-                    ck_assert(close_to(loss[k], alone[k], in[_i].tol));
+                    ck_assert(wt_near(loss[k], alone[k], in[_i].tol));
             }
             all_finite(&m);
             mk_close(&m);
@@ -174,8 +171,8 @@ START_TEST(no_target_token) {
         kit_ok(bti_engine_update(m.engine, s.sentence, 3, 2, 0, &r));
         ck_assert_int_eq(r.skipped, 0);
         ck_assert_int_eq(r.micro_batches, split ? 3 : 1);
-        ck_assert(close_to(r.loss, alone.loss, 2e-6));
-        ck_assert(close_to(r.grad_norm, alone.grad_norm, 1e-5));
+        ck_assert(wt_near(r.loss, alone.loss, 2e-6));
+        ck_assert(wt_near(r.grad_norm, alone.grad_norm, 1e-5));
         mk_close(&m);
     }
 }
@@ -256,8 +253,8 @@ START_TEST(b10_many_sequences) {
     wt_result halves = wt_run(&s, 1, 0);
     ck_assert_int_eq(whole.micro_batches, 1);
     ck_assert_int_eq(halves.micro_batches, 2);
-    ck_assert(close_to(whole.loss[0], halves.loss[0], 1e-6));
-    ck_assert(close_to(whole.norm[0], halves.norm[0], 1e-5));
+    ck_assert(wt_near(whole.loss[0], halves.loss[0], 1e-6));
+    ck_assert(wt_near(whole.norm[0], halves.norm[0], 1e-5));
     ck_assert(mk_relative(whole.gradients, halves.gradients, whole.count) <= 1e-5);
     wt_free(&whole);
     wt_free(&halves);
@@ -317,7 +314,7 @@ START_TEST(b11_batch_of_one) {
         kit_ok(bti_engine_update(m.engine, s.sentence + i, 1, 1, 0, &r));
         const float *one = m.engine->host_loss;
         for (int64_t k = 0; k < 2 * target[i]; k++)
-            ck_assert_msg(close_to(one[k], rows[2 * at + k], 5e-6),
+            ck_assert_msg(wt_near(one[k], rows[2 * at + k], 5e-6),
                           "sentence %d, row %d: %.9g alone, %.9g in the batch", (int)i, (int)k / 2,
                           one[k], rows[2 * at + k]);
     }

@@ -63,13 +63,6 @@ static mk_setup fused(bti_fusion fusion, bti_head_kind head) {
 static const bti_head_kind head_of[] = {BTI_HEAD_DECODER, BTI_HEAD_MULTILABEL,
                                         BTI_HEAD_CLASSIFICATION, BTI_HEAD_DECODER};
 
-static void check_near(const wt_result *a, const wt_result *b, double tol) {
-    kit_near(a->loss[0], b->loss[0], tol * fabs(b->loss[0]));
-    kit_near(a->norm[0], b->norm[0], tol * fabs(b->norm[0]));
-    double off = mk_relative(a->gradients, b->gradients, b->count);
-    ck_assert_msg(off <= tol, "gradients are off by %g", off);
-}
-
 /* _i is the fusion. */
 START_TEST(splits) {
     static const int64_t rows[] = {1000, 20, 1};
@@ -84,7 +77,7 @@ START_TEST(splits) {
             whole = r;
             continue;
         }
-        check_near(&r, &whole, 1e-6);
+        wt_agree(&r, &whole, 1e-6);
         wt_free(&r);
     }
     wt_free(&whole);
@@ -112,7 +105,7 @@ START_TEST(as_the_oracle) {
     wt_result here = wt_run(&s, 1, 0);
     s.backend = "ref";
     wt_result there = wt_run(&s, 1, 0);
-    check_near(&here, &there, 1e-5);
+    wt_agree(&here, &there, 1e-5);
     wt_free(&here);
     wt_free(&there);
 }

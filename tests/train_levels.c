@@ -97,17 +97,6 @@ START_TEST(any_classes) {
 }
 END_TEST
 
-static int close_to(double a, double b, double tol) { return fabs(a - b) <= tol * fabs(b); }
-
-static void check_near(const wt_result *a, const wt_result *b) {
-    ck_assert_msg(close_to(a->loss[0], b->loss[0], 1e-6), "loss %.9g, %.9g", a->loss[0],
-                  b->loss[0]);
-    ck_assert_msg(close_to(a->norm[0], b->norm[0], 1e-6), "norm %.9g, %.9g", a->norm[0],
-                  b->norm[0]);
-    double off = mk_relative(a->gradients, b->gradients, b->count);
-    ck_assert_msg(off <= 1e-6, "gradients are off by %g", off);
-}
-
 /* Slices of any size agree with the whole; with the same slices, here of 4 and 7 rows, all levels
  * have the same bits. */
 START_TEST(slices) {
@@ -123,7 +112,7 @@ START_TEST(slices) {
             s.plan.force_slice_rows = rows[k];
             wt_result r = wt_run(&s, 2, 0);
             if (i == 0) {
-                check_near(&r, &whole);
+                wt_agree(&r, &whole, 1e-6);
                 kept = r;
                 continue;
             }

@@ -4,8 +4,6 @@
 #include "tests/train_parts.h"
 #include "tests/watch.h"
 
-static int close_to(double a, double b, double tol) { return fabs(a - b) <= tol * fabs(b); }
-
 /* Seven pairs with 70 source and 100 target tokens, vocabulary 1003, dropout everywhere. */
 static mk_setup seven(int variant) {
     static const int64_t source[] = {10, 10, 10, 10, 10, 10, 10};
@@ -26,13 +24,6 @@ static mk_setup seven(int variant) {
     s.plan.force_rows[0] = 70;
     s.plan.force_rows[1] = 100;
     return s;
-}
-
-static void check_near(const wt_result *a, const wt_result *b, double tol) {
-    ck_assert_msg(close_to(a->loss[0], b->loss[0], tol), "loss %.9g, %.9g", a->loss[0], b->loss[0]);
-    ck_assert_msg(close_to(a->norm[0], b->norm[0], tol), "norm %.9g, %.9g", a->norm[0], b->norm[0]);
-    double off = mk_relative(a->gradients, b->gradients, b->count);
-    ck_assert_msg(off <= tol, "gradients are off by %g", off);
 }
 
 /* Variants in fp32, then one in each half type. There rows are rounded to half before anything sums
@@ -65,7 +56,7 @@ START_TEST(micro_batches) {
             whole = r;
             continue;
         }
-        check_near(&r, &whole, tol);
+        wt_agree(&r, &whole, tol);
         wt_free(&r);
     }
     wt_free(&whole);
@@ -83,7 +74,7 @@ START_TEST(chunks) {
             whole = r;
             continue;
         }
-        check_near(&r, &whole, 1e-6);
+        wt_agree(&r, &whole, 1e-6);
         if (rows[i] > 100) wt_same(&r, &whole, 1);
         wt_free(&r);
     }
@@ -116,7 +107,7 @@ START_TEST(dropout_is_on) {
     wt_result a = wt_run(&s, 1, 0);
     s.model.dropout = 0;
     wt_result b = wt_run(&s, 1, 0);
-    ck_assert(!close_to(a.loss[0], b.loss[0], 1e-4));
+    ck_assert(!wt_near(a.loss[0], b.loss[0], 1e-4));
     wt_free(&a);
     wt_free(&b);
 }
@@ -148,8 +139,8 @@ START_TEST(as_the_oracle) {
     wt_result here = wt_run(&s, 1, 0);
     s.backend = "ref";
     wt_result there = wt_run(&s, 1, 0);
-    ck_assert(close_to(here.loss[0], there.loss[0], 1e-5));
-    ck_assert(close_to(here.norm[0], there.norm[0], 1e-5));
+    ck_assert(wt_near(here.loss[0], there.loss[0], 1e-5));
+    ck_assert(wt_near(here.norm[0], there.norm[0], 1e-5));
     double off = mk_relative(here.gradients, there.gradients, there.count);
     ck_assert_msg(off <= 1e-5, "gradients are off by %g", off);
     wt_free(&here);

@@ -187,3 +187,12 @@ void wt_same(const wt_result *a, const wt_result *b, int updates) {
     ck_assert_mem_eq(a->norm, b->norm, (size_t)updates * sizeof *a->norm);
     wt_same_state(a, b);
 }
+
+int wt_near(double a, double b, double tol) { return fabs(a - b) <= tol * fabs(b); }
+
+void wt_agree(const wt_result *a, const wt_result *b, double tol) {
+    ck_assert_msg(wt_near(a->loss[0], b->loss[0], tol), "loss %.9g, %.9g", a->loss[0], b->loss[0]);
+    ck_assert_msg(wt_near(a->norm[0], b->norm[0], tol), "norm %.9g, %.9g", a->norm[0], b->norm[0]);
+    double off = mk_relative(a->gradients, b->gradients, b->count);
+    ck_assert_msg(off <= tol, "gradients are off by %g", off);
+}

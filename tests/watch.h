@@ -19,5 +19,9 @@ void wt_free(wt_result *r);
 /* Bit-equal losses, norms, gradients, weights and moments; the last three only. */
 void wt_same(const wt_result *a, const wt_result *b, int updates);
 void wt_same_state(const wt_result *a, const wt_result *b);
+/* |a - b| <= tol |b|, false for NaN; the same of the first loss and norm, and of the norm of the
+ * gradients' difference. */
+int wt_near(double a, double b, double tol);
+void wt_agree(const wt_result *a, const wt_result *b, double tol);
 
 #endif
