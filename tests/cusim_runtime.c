@@ -30,6 +30,26 @@ START_TEST(devices) {
 }
 END_TEST
 
+/* Devices are named by numbers; the first that is not there ends the list. */
+START_TEST(visible_devices) {
+    static const struct {
+        const char *settings;
+        int count;
+    } all[] = {{"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=2", 1},
+               {"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=2,0,1", 3},
+               {"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=0,3,1", 1},
+               {"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=5", 0},
+               {"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=-1", 0},
+               {"CUSIM_DEVICES=3 CUDA_VISIBLE_DEVICES=", 0}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        int count = 0;
+        cs_restart(all[i].settings);
+        cs_fails(cudaGetDeviceCount(&count), all[i].count ? cudaSuccess : cudaErrorNoDevice);
+        ck_assert_int_eq(count, all[i].count);
+    }
+}
+END_TEST
+
 /* The count stays what it was, as on machines without a driver. */
 START_TEST(no_device) {
     static const struct {
@@ -308,6 +328,20 @@ START_TEST(nth_failures) {
 }
 END_TEST
 
+/* One that is wrong does nothing, and no call tells. */
+START_TEST(wrong_kernel) {
+    void *p = NULL;
+    float x[4];
+    cs_restart("CUSIM_WRONG=2");
+    cs_ok(cudaMalloc(&p, sizeof x));
+    cs_ok(cudaMemset(p, 0, sizeof x));
+    for (int i = 0; i < 3; i++) cs_ok(cs_add_one(p, 4, NULL));
+    cs_down(x, p, 4);
+    ck_assert_float_eq(x[3], 2);
+    cs_ok(cudaFree(p));
+}
+END_TEST
+
 /* Shows late, and on every call from then on. */
 START_TEST(kernel_that_faults) {
     cs_restart("CUSIM_FAIL_KERNEL=2");
@@ -369,6 +403,7 @@ END_TEST
 
 void cs_add_runtime(TCase *tc) {
     tcase_add_test(tc, devices);
+    tcase_add_test(tc, visible_devices);
     tcase_add_test(tc, no_device);
     tcase_add_test(tc, memory);
     tcase_add_test(tc, fresh_memory_is_nan);
@@ -381,6 +416,7 @@ void cs_add_runtime(TCase *tc) {
     tcase_add_test(tc, at_once_and_at_random);
     tcase_add_test(tc, copies);
     tcase_add_test(tc, nth_failures);
+    tcase_add_test(tc, wrong_kernel);
     tcase_add_test(tc, kernel_that_faults);
     tcase_add_test(tc, device_lost);
     tcase_add_test(tc, call_that_hangs);

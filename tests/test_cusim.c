@@ -13,13 +13,13 @@
 #include "tests/cusim_parts.h"
 
 void cs_restart(const char *settings) {
-    static const char *const names[] = {"CUSIM_DEVICES",     "CUSIM_ARCH",      "CUSIM_DRIVER",
-                                        "CUSIM_COUNT_ERROR", "CUSIM_IMAGES",    "CUSIM_MEM",
-                                        "CUSIM_CONTEXT",     "CUSIM_OTHERS",    "CUSIM_MAX_ALLOC",
-                                        "CUSIM_CUBLAS",      "CUSIM_ORDER",     "CUSIM_ASYNC",
-                                        "CUSIM_PROTECT",     "CUSIM_RACE",      "CUSIM_FAIL_CALL",
-                                        "CUSIM_FAIL_MALLOC", "CUSIM_FAIL_HOST", "CUSIM_FAIL_LAUNCH",
-                                        "CUSIM_FAIL_KERNEL", "CUSIM_LOST",      "CUSIM_HANG"};
+    static const char *const names[] = {
+        "CUSIM_DEVICES",   "CUSIM_ARCH",        "CUSIM_DRIVER",        "CUSIM_COUNT_ERROR",
+        "CUSIM_IMAGES",    "CUSIM_MEM",         "CUSIM_CONTEXT",       "CUSIM_OTHERS",
+        "CUSIM_MAX_ALLOC", "CUSIM_CUBLAS",      "CUSIM_ORDER",         "CUSIM_ASYNC",
+        "CUSIM_PROTECT",   "CUSIM_RACE",        "CUSIM_FAIL_CALL",     "CUSIM_FAIL_MALLOC",
+        "CUSIM_FAIL_HOST", "CUSIM_FAIL_LAUNCH", "CUSIM_FAIL_KERNEL",   "CUSIM_WRONG",
+        "CUSIM_LOST",      "CUSIM_HANG",        "CUDA_VISIBLE_DEVICES"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
     char *text = strdup(settings), *rest = text, *word;
     while ((word = strsep(&rest, " ")) != NULL) {

@@ -206,6 +206,8 @@ void enqueue(const kernel_call &call, std::function<void()> body) {
         if (counts.kernels + 1 == config().fail_kernel) {
             counts.kernels++;
             raise_sticky(cudaErrorLaunchFailure);
+        } else if (counts.kernels + 1 == config().wrong) {
+            counts.kernels++;
         } else if (sticky_error() == cudaSuccess)
             run_grid(call, body);
     });

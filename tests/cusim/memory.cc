@@ -217,6 +217,8 @@ const char *describe_address(const void *p, char *text, size_t size) {
     return text;
 }
 
+int last_device() { return (int)m.device.size() - 1; }
+
 void check_nothing_is_alive() {
     for (const memory &d : m.device)
         for (const auto &entry : d.live)

@@ -35,6 +35,7 @@ void write_counts() {
     WRITE(launches), WRITE(kernels), WRITE(threads), WRITE(switches), WRITE(copies);
     WRITE(syncs), WRITE(products), WRITE(workspaces), WRITE(live_bytes), WRITE(peak_bytes);
 #undef WRITE
+    fprintf(f, "last_device %d\n", last_device());
     fclose(f);
 }
 

@@ -52,10 +52,22 @@ static std::vector<int> list(const char *name) {
     return out;
 }
 
+/* Of so many devices those that CUDA_VISIBLE_DEVICES names, up to the first that is not there. */
+static int visible(int devices) {
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    if (text == nullptr) return devices;
+    char *end;
+    for (int seen = 0;; seen++, text = end + 1) {
+        const long number = strtol(text, &end, 10);
+        if (end == text || number < 0 || number >= devices) return seen;
+        if (*end != ',') return *end == 0 ? seen + 1 : seen;
+    }
+}
+
 void read_settings() {
     settings s;
     const uint64_t mib = 1 << 20;
-    s.devices = (int)number("CUSIM_DEVICES", 1);
+    s.devices = visible((int)number("CUSIM_DEVICES", 1));
     s.arch = (int)number("CUSIM_ARCH", 37);
     s.driver = (int)number("CUSIM_DRIVER", 11040);
     s.count_error = (int)number("CUSIM_COUNT_ERROR", 0);
@@ -80,6 +92,7 @@ void read_settings() {
     s.fail_host = number("CUSIM_FAIL_HOST", 0);
     s.fail_launch = number("CUSIM_FAIL_LAUNCH", 0);
     s.fail_kernel = number("CUSIM_FAIL_KERNEL", 0);
+    s.wrong = number("CUSIM_WRONG", 0);
     s.lost = number("CUSIM_LOST", 0);
     s.hang = number("CUSIM_HANG", 0);
     current = s;

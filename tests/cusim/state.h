@@ -36,7 +36,7 @@ struct settings {
     uint64_t order_seed;
     uint64_t async; /* 0: at once; 1: as late as can be; more: seed of a random progress */
     bool protect, race_grid, trace;
-    uint64_t fail_call, fail_malloc, fail_host, fail_launch, fail_kernel, lost, hang;
+    uint64_t fail_call, fail_malloc, fail_host, fail_launch, fail_kernel, wrong, lost, hang;
 };
 const settings &config();
 void read_settings();
@@ -103,6 +103,7 @@ void give_bytes(int device, size_t bytes);
 /* What lies at this address, for a report; empty when it is nothing of ours. */
 const char *describe_address(const void *p, char *text, size_t size);
 void check_nothing_is_alive();
+int last_device(); /* the largest number of those whose memory was asked for; -1: none */
 void abandon_memory();
 
 /* ---- streams.cc: what is done, and when ---------------------------------------------------------
