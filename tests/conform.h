@@ -88,8 +88,18 @@ typedef struct cf_shape {
 extern const cf_shape cf_shapes[];
 extern const int cf_shape_count;
 
+/* Oracle and tight layout alone, for what is large. */
+void cf_check_once(const cf_call *c);
+
 /* Answers known without the oracle, in cf_type (conform_known.c). */
 void known_answers(void);
+
+/* So many sequences times heads, and products in a call: more than a grid's second side may have
+ * blocks (B10). */
+void many_sequences(int count, int heads);
+void many_products(int count);
+/* The loss over a table of more than 2^31 elements (B10), where there is room for it. */
+void large_table(void);
 
 /* One function for each op; an op in the list without one does not link. */
 #define BT_OP(name, NAME, slot) void case_##name(void);

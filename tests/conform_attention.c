@@ -100,29 +100,34 @@ static void no_gradient(const cf_call *c) {
     ck_assert_msg(seen > 0, "nothing was tested");
 }
 
+/* Of the forward call f. */
+static void backward_of(cf_call *c, const cf_call *f, const setup *s) {
+    cf_result result = cf_oracle(f);
+    int64_t queries, keys, longest, cols = s->heads * s->width;
+    describe(c, BT_OP_ATTN_BWD, s, "");
+    sequences(c, BT_ATTN_BWD_SEQ, s, &queries, &keys, &longest);
+    take_over(c, BT_ATTN_BWD_Q, f, BT_ATTN_FWD_Q, f->t[BT_ATTN_FWD_Q].x);
+    take_over(c, BT_ATTN_BWD_K, f, BT_ATTN_FWD_K, f->t[BT_ATTN_FWD_K].x);
+    take_over(c, BT_ATTN_BWD_V, f, BT_ATTN_FWD_V, f->t[BT_ATTN_FWD_V].x);
+    take_over(c, BT_ATTN_BWD_O, f, BT_ATTN_FWD_O, result.y[BT_ATTN_FWD_O]);
+    take_over(c, BT_ATTN_BWD_LSE, f, BT_ATTN_FWD_LSE, result.y[BT_ATTN_FWD_LSE]);
+    cf_add(c, BT_ATTN_BWD_DO, queries, cols);
+    cf_add(c, BT_ATTN_BWD_DQ, queries, cols);
+    cf_add(c, BT_ATTN_BWD_DK, keys, cols);
+    cf_add(c, BT_ATTN_BWD_DV, keys, cols);
+    keep_gaps(c, BT_ATTN_BWD_DQ, s, 0);
+    keep_gaps(c, BT_ATTN_BWD_DK, s, 1);
+    keep_gaps(c, BT_ATTN_BWD_DV, s, 1);
+    double n = (double)(longest + s->width), mag = (2 + s->scale * s->width) * 8;
+    cf_bound(c, BT_ATTN_BWD_DQ, n, mag * (1 + s->scale));
+    cf_bound(c, BT_ATTN_BWD_DK, n + (double)queries, mag * (1 + s->scale));
+    cf_bound(c, BT_ATTN_BWD_DV, n + (double)queries, mag);
+}
+
 static void backward(const setup *s, int unseen) {
     cf_call f, c;
     forward(&f, s, 1);
-    cf_result result = cf_oracle(&f);
-    int64_t queries, keys, longest, cols = s->heads * s->width;
-    describe(&c, BT_OP_ATTN_BWD, s, "");
-    sequences(&c, BT_ATTN_BWD_SEQ, s, &queries, &keys, &longest);
-    take_over(&c, BT_ATTN_BWD_Q, &f, BT_ATTN_FWD_Q, f.t[BT_ATTN_FWD_Q].x);
-    take_over(&c, BT_ATTN_BWD_K, &f, BT_ATTN_FWD_K, f.t[BT_ATTN_FWD_K].x);
-    take_over(&c, BT_ATTN_BWD_V, &f, BT_ATTN_FWD_V, f.t[BT_ATTN_FWD_V].x);
-    take_over(&c, BT_ATTN_BWD_O, &f, BT_ATTN_FWD_O, result.y[BT_ATTN_FWD_O]);
-    take_over(&c, BT_ATTN_BWD_LSE, &f, BT_ATTN_FWD_LSE, result.y[BT_ATTN_FWD_LSE]);
-    cf_add(&c, BT_ATTN_BWD_DO, queries, cols);
-    cf_add(&c, BT_ATTN_BWD_DQ, queries, cols);
-    cf_add(&c, BT_ATTN_BWD_DK, keys, cols);
-    cf_add(&c, BT_ATTN_BWD_DV, keys, cols);
-    keep_gaps(&c, BT_ATTN_BWD_DQ, s, 0);
-    keep_gaps(&c, BT_ATTN_BWD_DK, s, 1);
-    keep_gaps(&c, BT_ATTN_BWD_DV, s, 1);
-    double n = (double)(longest + s->width), mag = (2 + s->scale * s->width) * 8;
-    cf_bound(&c, BT_ATTN_BWD_DQ, n, mag * (1 + s->scale));
-    cf_bound(&c, BT_ATTN_BWD_DK, n + (double)queries, mag * (1 + s->scale));
-    cf_bound(&c, BT_ATTN_BWD_DV, n + (double)queries, mag);
+    backward_of(&c, &f, s);
     cf_check(&c);
     if (unseen) no_gradient(&c);
     cf_reset();
@@ -268,4 +273,21 @@ void case_attn_bwd(void) {
     backward(&setups[1], 1);
     backward(&setups[10], 1);
     backward(&unseen_keys, 1);
+}
+
+/* Of one query and one key or two: sums are short, however many sequences there are. */
+void many_sequences(int count, int heads) {
+    const int sequences = (count + heads - 1) / heads;
+    int(*length)[2] = malloc((size_t)sequences * sizeof *length);
+    ck_assert_ptr_nonnull(length);
+    for (int i = 0; i < sequences; i++) length[i][0] = 1, length[i][1] = 1 + i % 2;
+    setup s = {heads, 2, 0, 0, 0.7, 0, sequences, length};
+    cf_call f, c;
+    forward(&f, &s, 1);
+    cf_check_once(&f);
+    backward_of(&c, &f, &s);
+    for (int i = BT_ATTN_BWD_DQ; i <= BT_ATTN_BWD_DV; i++) c.t[i].n = 4;
+    cf_check_once(&c);
+    cf_reset();
+    free(length);
 }

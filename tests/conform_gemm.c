@@ -127,6 +127,26 @@ static void batches(void) {
         }
 }
 
+/* In one level of a batch or the other. */
+void many_products(int count) {
+    for (int level = 0; level < 2; level++) {
+        cf_call c;
+        cf_begin(&c, BT_OP_GEMM, "%d products, level %d", count, level);
+        c.p.gemm =
+            (bt_gemm_params){.alpha = 1, .batch0 = level ? 1 : count, .batch1 = level ? count : 1};
+        for (int i = BT_GEMM_A; i <= BT_GEMM_C; i++) {
+            cf_add_stored(&c, i, 2, 2, 2 * (int64_t)count, 2);
+            fill_whole(&c, i);
+            c.t[i].b0r = level ? 0 : 2;
+            c.t[i].b1r = level ? 2 : 0;
+        }
+        cf_poison(&c, BT_GEMM_C);
+        c.t[BT_GEMM_C].exact = 1;
+        cf_check_once(&c);
+        cf_reset();
+    }
+}
+
 /* ---- stable rows -------------------------------------------------------------------------------
  */
 

@@ -168,6 +168,117 @@ void case_cross_entropy(void) {
     known_losses();
 }
 
+/* ---- a large table ------------------------------------------------------------------------------
+ */
+
+/* Logits are 0 but at each row's label, whose place and value follow from the row. */
+static int32_t label_of(int64_t row, int64_t cols) { return (int32_t)((row * 7919 + 5) % cols); }
+static float logit_of(int64_t row) { return (float)(row % 23) / 2; }
+
+typedef struct table {
+    bt_buf *z, *rows; /* logits; labels, then losses, then scratch */
+    int64_t row_count, cols;
+} table;
+
+static bt_call table_call(const table *t) {
+    bt_call call = {.op = BT_OP_CROSS_ENTROPY, .p.cross_entropy = {0.1, 1, 1}};
+    const uint64_t labels = (uint64_t)t->row_count * sizeof(int32_t);
+    call.t[BT_CROSS_ENTROPY_LOGITS] = (bt_view){t->z, 0, t->row_count, t->cols, t->cols, BT_F32};
+    call.t[BT_CROSS_ENTROPY_LABELS] = (bt_view){t->rows, 0, t->row_count, 1, 1, BT_I32};
+    call.t[BT_CROSS_ENTROPY_LOSS] =
+        (bt_view){t->rows, (labels + 255) / 256 * 256, t->row_count, 2, 2, BT_F32};
+    return call;
+}
+
+static void check_gradient(const table *t, int64_t row) {
+    bt_dev *dev = cf_device();
+    const double a = logit_of(row), sum = (double)(t->cols - 1) + exp(a),
+                 rest = 0.1 / (double)t->cols;
+    const uint64_t bytes = (uint64_t)t->cols * sizeof(float);
+    float *d = malloc(bytes);
+    ck_assert_ptr_nonnull(d);
+    kit_ok(dev->ops->download(dev, NULL, d, t->z, (uint64_t)row * bytes, bytes));
+    kit_ok(dev->ops->sync(dev, NULL));
+    for (int64_t k = 0; k < t->cols; k++) {
+        const int right = k == label_of(row, t->cols);
+        const double want = (right ? exp(a) : 1) / sum - rest - (right ? 0.9 : 0);
+        if (!(fabs(d[k] - want) <= 1e-5 * fabs(want) + 1e-9))
+            ck_abort_msg("%lld x %lld: gradient of %lld at %lld is %.9g, must be %.9g",
+                         (long long)t->row_count, (long long)t->cols, (long long)row, (long long)k,
+                         d[k], want);
+    }
+    free(d);
+}
+
+static void fill_table(const table *t, int32_t *labels, float *logits) {
+    bt_dev *dev = cf_device();
+    const uint64_t row_bytes = (uint64_t)t->cols * sizeof(float);
+    kit_ok(dev->ops->fill(dev, NULL, t->z, 0, (uint64_t)t->row_count * row_bytes, 0));
+    for (int64_t r = 0; r < t->row_count; r++) {
+        labels[r] = label_of(r, t->cols);
+        logits[r] = logit_of(r);
+        kit_ok(dev->ops->upload(dev, NULL, t->z,
+                                (uint64_t)r * row_bytes + (uint64_t)labels[r] * sizeof(float),
+                                &logits[r], sizeof(float)));
+    }
+    kit_ok(
+        dev->ops->upload(dev, NULL, t->rows, 0, labels, (uint64_t)t->row_count * sizeof *labels));
+}
+
+static void check_table(int64_t rows, int64_t cols) {
+    bt_dev *dev = cf_device();
+    table t = {.row_count = rows, .cols = cols};
+    bt_call call = table_call(&t);
+    const bt_view *out = &call.t[BT_CROSS_ENTROPY_LOSS];
+    const uint64_t loss_bytes = (uint64_t)rows * 2 * sizeof(float);
+    int32_t *labels = malloc((uint64_t)rows * sizeof *labels);
+    float *logits = malloc((uint64_t)rows * sizeof *logits), *loss = malloc(loss_bytes);
+    ck_assert(labels != NULL && logits != NULL && loss != NULL);
+    kit_ok(dev->ops->alloc(dev, (uint64_t)(rows * cols) * sizeof(float), &t.z));
+    const uint64_t scratch = bti_op_ws_bytes(dev->driver->planning, &dev->info, &call),
+                   scratch_at = (out->off + loss_bytes + 255) / 256 * 256;
+    kit_ok(dev->ops->alloc(dev, scratch_at + scratch + 4, &t.rows));
+    call = table_call(&t);
+    const int64_t words = (int64_t)(scratch + 3) / 4;
+    if (words > 0) call.ws = (bt_view){t.rows, scratch_at, 1, words, words, BT_F32};
+    fill_table(&t, labels, logits);
+    kit_ok(bti_op_run(dev, NULL, &call));
+    kit_ok(dev->ops->download(dev, NULL, loss, t.rows, out->off, loss_bytes));
+    kit_ok(dev->ops->sync(dev, NULL));
+    for (int64_t r = 0; r < rows; r++) {
+        const double a = logit_of(r), lse = log((double)(cols - 1) + exp(a));
+        kit_near(loss[2 * r], lse - (0.9 + 0.1 / (double)cols) * a, 3e-5);
+        kit_near(loss[2 * r + 1], lse - a, 3e-5);
+    }
+    const int64_t beyond = (INT64_C(1) << 31) / cols; /* the row with element 2^31 */
+    for (int64_t r = 0; r < rows; r++)
+        if (r < 2 || r > rows - 3 || r == rows / 2 || (r >= beyond - 1 && r <= beyond + 1))
+            check_gradient(&t, r);
+    dev->ops->free(dev, t.z);
+    dev->ops->free(dev, t.rows);
+    free(labels);
+    free(logits);
+    free(loss);
+}
+
+void large_table(void) {
+    static const int64_t rows[] = {8589, 8590, 8600};
+    bt_dev_info info;
+    bt_dev *dev = cf_device();
+    check_table(23, 1003);
+    kit_ok(dev->ops->query(dev, &info));
+    for (int i = 0; i < 3; i++) {
+        const uint64_t bytes = (uint64_t)rows[i] * 250002 * sizeof(float);
+        if (strcmp(info.backend, "cuda") != 0 || strstr(info.name, "simulated") != NULL)
+            kit_skip("a loss over %lld x 250,002: takes too long but on a GPU", (long long)rows[i]);
+        else if (info.free_bytes < bytes + (UINT64_C(512) << 20))
+            kit_skip("a loss over %lld x 250,002: of %llu bytes %llu are free", (long long)rows[i],
+                     (unsigned long long)bytes, (unsigned long long)info.free_bytes);
+        else
+            check_table(rows[i], 250002);
+    }
+}
+
 /* ---- losses of values ---------------------------------------------------------------------------
  */
 

@@ -1,6 +1,7 @@
 /* Conformance: every op of the list on one backend, in every dtype that the backend has, against
  * the oracle. Run as `test_conform BACKEND [PART...]`: only ops whose name has one of the parts
- * (^PART: starts with it); `known` are answers known without the oracle. */
+ * (^PART: starts with it); `known` are answers known without the oracle, `counts` and `table` what
+ * is large (B10). */
 #include "backends/registry.h"
 #include "core/base/philox.h"
 #include "tests/conform.h"
@@ -45,6 +46,28 @@ START_TEST(known) {
 }
 END_TEST
 
+static char **parts; /* of names, up to NULL */
+
+/* On the simulator, where each takes most of a minute, one of them on one card, unless they are
+ * named. */
+START_TEST(counts) {
+    static const int count[] = {65535, 65536, 70000}, heads[] = {1, 5};
+    const char *device = cf_device()->info.name;
+    if (parts[0] == NULL && strstr(device, "simulated") != NULL &&
+        (_i != 3 || strstr(device, "K80") == NULL))
+        return;
+    cf_type = BT_F32;
+    many_products(count[_i / 2]);
+    many_sequences(count[_i / 2], heads[_i % 2]);
+}
+END_TEST
+
+START_TEST(table) {
+    cf_type = BT_F32;
+    large_table();
+}
+END_TEST
+
 /* Random123's known answers for Philox4x32-10. */
 START_TEST(philox_known_answers) {
     bt_philox4 a = bti_philox(0, 0, 0, 0, 0);
@@ -58,8 +81,6 @@ START_TEST(philox_known_answers) {
 }
 END_TEST
 
-static char **parts; /* of names, up to NULL */
-
 static int wanted(const char *name) {
     for (char **part = parts; *part != NULL; part++)
         if (**part == '^' ? strncmp(name, *part + 1, strlen(*part + 1)) == 0
@@ -72,6 +93,8 @@ static void add(TCase *tc) {
     if (!mk_there()) return;
     tcase_add_test(tc, philox_known_answers);
     if (wanted("known")) tcase_add_test(tc, known);
+    if (wanted("counts")) tcase_add_loop_test(tc, counts, 0, 6);
+    if (wanted("table")) tcase_add_test(tc, table);
     for (int op = 0; op < BT_OP_COUNT; op++)
         if (wanted(bti_op_info((bt_op)op)->name)) tcase_add_loop_test(tc, one_op, op, op + 1);
 }
