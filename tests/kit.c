@@ -11,7 +11,7 @@ static struct {
     int skips;
     char *owned[262144];
     size_t owned_count;
-    const char *folder[4096];
+    const char *folder[65536];
     size_t folder_count;
 } kit;
 

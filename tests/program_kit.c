@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/engine/checkpoint.h"
 #include "core/fit/rates.h"
 
 extern char **environ;
@@ -40,15 +41,27 @@ static const char *rates(void) {
     return text;
 }
 
-static char **environment(const char *more) {
+/* Whether `entry` sets what one of `more` sets. */
+static int is_set(const char *entry, char *const *more) {
+    for (; *more != NULL; more++)
+        if (strncmp(entry, *more, strcspn(*more, "=") + 1) == 0) return 1;
+    return 0;
+}
+
+static char **environment(const char *settings) {
+    char *more[16] = {NULL}, *rest = NULL;
     size_t n = 0, own = 0;
+    if (settings != NULL) rest = (char *)(uintptr_t)kit_str("%s", settings);
+    while (rest != NULL) {
+        ck_assert_uint_lt(own + 1, sizeof more / sizeof more[0]);
+        more[own++] = strsep(&rest, "\n");
+    }
     while (environ[n] != NULL) n++;
-    char **all = calloc(n + 3, sizeof *all);
+    char **all = calloc(n + own + 2, sizeof *all);
     ck_assert_ptr_nonnull(all);
-    size_t name = more ? strcspn(more, "=") + 1 : 0;
+    memcpy(all, more, own * sizeof *all);
     for (size_t i = 0; i < n; i++)
-        if (more == NULL || strncmp(environ[i], more, name) != 0) all[own++] = environ[i];
-    if (more != NULL) all[own++] = (char *)(uintptr_t)more;
+        if (!is_set(environ[i], more)) all[own++] = environ[i];
     all[own] = (char *)(uintptr_t)rates();
     return all;
 }
@@ -196,6 +209,19 @@ const char *newest_checkpoint(const char *folder) {
     return newest[0] ? kit_str("%s/%s", folder, newest) : NULL;
 }
 
+int64_t whole_checkpoint(const char *folder) {
+    bti_checkpoint *c = NULL;
+    int64_t last = -1, update = -1;
+    if (!is_file(folder)) return -1;
+    kit_ok(bti_checkpoint_newest(folder, &c));
+    if (c != NULL) update = c->info.update;
+    bti_checkpoint_close(c);
+    kit_ok(bti_checkpoint_last(folder, &last));
+    ck_assert_int_eq(update, last);
+    ck_assert_int_eq(toy_entries(folder, ".part"), 0);
+    return update;
+}
+
 /* ---- JSON --------------------------------------------------------------------------------------
  */
 
@@ -288,6 +314,32 @@ const char *trained_model(void) {
     return folder = r.out;
 }
 
+/* ---- devices -----------------------------------------------------------------------------------
+ */
+
+json_t *device_with(const char *backend, const char *environment) {
+    const program_how how = {.environment = environment};
+    program p = bantam_how(how, "devices", "--json");
+    check_status(p, 0);
+    json_t *root = parse_json(p.out), *list = json_object_get(root, "devices"), *d = NULL;
+    for (size_t i = 0; i < json_array_size(list) && d == NULL; i++) {
+        json_t *at = json_array_get(list, i);
+        if (strcmp(json_string_value(json_object_get(at, "backend")), backend) == 0)
+            d = json_incref(at);
+    }
+    json_decref(root);
+    ck_assert_msg(d != NULL, "no entry for %s", backend);
+    return d;
+}
+
+const char *reason_with(const char *backend, const char *environment) {
+    json_t *d = device_with(backend, environment);
+    ck_assert_msg(!json_is_true(json_object_get(d, "usable")), "usable with %s", environment);
+    const char *reason = kit_str("%s", json_string_value(json_object_get(d, "reason")));
+    json_decref(d);
+    return reason;
+}
+
 /* ---- runs on two devices -----------------------------------------------------------------------
  */
 
@@ -300,6 +352,18 @@ void losses_agree(const char *a, const char *b) {
                      m = number_at(json_array_get(y, i), "loss");
         kit_near(l, m, (i == 0 ? 1e-5 : 1e-3) * m);
     }
+    json_decref(x);
+    json_decref(y);
+}
+
+void losses_same(const char *a, const char *b) {
+    static const char *const field[] = {"loss", "grad_norm"};
+    json_t *x = read_log(a), *y = read_log(b);
+    ck_assert_uint_eq(json_array_size(x), json_array_size(y));
+    ck_assert_uint_gt(json_array_size(x), 2);
+    for (size_t i = 0; i < 2 * json_array_size(x); i++)
+        kit_near(number_at(json_array_get(x, i / 2), field[i % 2]),
+                 number_at(json_array_get(y, i / 2), field[i % 2]), 0);
     json_decref(x);
     json_decref(y);
 }

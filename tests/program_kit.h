@@ -19,7 +19,7 @@ typedef struct program {
 /* How it is run, beside its words. All zero: no input, this process's environment, no limits. */
 typedef struct program_how {
     const char *input;       /* file; NULL: nothing */
-    const char *environment; /* one "NAME=value" more */
+    const char *environment; /* "NAME=value" more, one a line */
     const char *binary;      /* instead of bantam */
     uint64_t file_limit;     /* largest file it may write, with SIGXFSZ ignored */
 } program_how;
@@ -79,6 +79,8 @@ int count_lines(const char *text);
 const char *line_of(const char *text, int n);
 /* Newest checkpoint file of a folder; NULL: none. */
 const char *newest_checkpoint(const char *folder);
+/* Its update, -1 without one; all that there are must be whole, and no part of one there. */
+int64_t whole_checkpoint(const char *folder);
 
 /* ---- JSON ---- */
 
@@ -105,10 +107,19 @@ void add_init(TCase *tc);
 void add_half(TCase *tc);
 void add_features(TCase *tc);
 
+/* ---- devices ---- */
+
+/* The first entry of a backend in `devices --json` with these settings more; json_decref. The
+ * reason why it is not usable; the kit's. */
+json_t *device_with(const char *backend, const char *environment);
+const char *reason_with(const char *backend, const char *environment);
+
 /* ---- runs on two devices ---- */
 
 /* Losses of the logs in two output folders: of the first update to 1e-5, of later ones to 1e-3. */
 void losses_agree(const char *a, const char *b);
+/* The same to the last digit. */
+void losses_same(const char *a, const char *b);
 /* A small run on the device, resumed there and then on the cpu, against the same on the cpu alone:
  * losses agree, and its model translates the same on both. */
 void same_as_cpu(const char *device);

@@ -8,36 +8,11 @@
 /* ---- devices -----------------------------------------------------------------------------------
  */
 
-/* The first opencl entry of `devices --json` with these settings more. */
-static json_t *device_with(const char *environment) {
-    const program_how how = {.environment = environment};
-    program p = bantam_how(how, "devices", "--json");
-    check_status(p, 0);
-    json_t *root = parse_json(p.out), *list = json_object_get(root, "devices"), *d = NULL;
-    for (size_t i = 0; i < json_array_size(list) && d == NULL; i++) {
-        json_t *at = json_array_get(list, i);
-        if (strcmp(json_string_value(json_object_get(at, "backend")), "opencl") == 0)
-            d = json_incref(at);
-    }
-    json_decref(root);
-    ck_assert_msg(d != NULL, "no entry for opencl");
-    return d;
-}
-
 static int usable_with(const char *environment) {
-    json_t *d = device_with(environment);
+    json_t *d = device_with("opencl", environment);
     const int usable = json_is_true(json_object_get(d, "usable"));
     json_decref(d);
     return usable;
-}
-
-/* The reason why it is not usable; the kit's. */
-static const char *reason_with(const char *environment) {
-    json_t *d = device_with(environment);
-    ck_assert_msg(!json_is_true(json_object_get(d, "usable")), "usable with %s", environment);
-    const char *reason = kit_str("%s", json_string_value(json_object_get(d, "reason")));
-    json_decref(d);
-    return reason;
 }
 
 /* A path that cannot be made, by nobody: below a regular file. */
@@ -48,7 +23,7 @@ static const char *impossible(void) {
 }
 
 START_TEST(devices_tell) {
-    json_t *d = device_with("BANTAM_OPENCL_MAX_ALLOC=67108864");
+    json_t *d = device_with("opencl", "BANTAM_OPENCL_MAX_ALLOC=67108864");
     ck_assert(json_is_true(json_object_get(d, "usable")));
     ck_assert_int_gt((int64_t)number_at(d, "total_bytes"), 67108864);
     ck_assert_int_eq((int64_t)number_at(d, "largest_allocation_bytes"), 67108864);
@@ -67,7 +42,7 @@ END_TEST
 
 START_TEST(no_platform) {
     const char *empty = kit_str("OCL_ICD_VENDORS=%s", kit_tmpdir());
-    const char *reason = reason_with(empty);
+    const char *reason = reason_with("opencl", empty);
     check_has(reason, "no OpenCL device");
     check_has(reason, empty + strlen("OCL_ICD_VENDORS="));
     check_has(reason, "OCL_ICD_VENDORS");
@@ -81,7 +56,7 @@ END_TEST
 /* PoCL's own cache: without a folder it has no device. */
 START_TEST(driver_without_cache) {
     const char *path = impossible(), *setting = kit_str("POCL_CACHE_DIR=%s", path);
-    const char *reason = reason_with(setting);
+    const char *reason = reason_with("opencl", setting);
     check_has(reason, "POCL_CACHE_DIR");
     check_has(reason, path);
     const program_how how = {.environment = setting};
@@ -93,7 +68,7 @@ END_TEST
 /* What the compiler says is shown; an automatic choice goes on without the device. */
 START_TEST(kernels_do_not_build) {
     const char *setting = "BANTAM_OPENCL_OPTIONS=-Dsplit=("; /* a function of the prelude */
-    const char *reason = reason_with(setting);
+    const char *reason = reason_with("opencl", setting);
     check_has(reason, "do not compile for");
     check_has(reason, "prelude.cl:");
     ck_assert_int_le(count_lines(reason), 8);
@@ -160,7 +135,7 @@ END_TEST
 
 /* Nobody asked for it: a CPU is used through its own backend, without a word. */
 START_TEST(automatic_choice) {
-    json_t *d = device_with("A=B");
+    json_t *d = device_with("opencl", "A=B");
     const char *name = json_string_value(json_object_get(d, "name"));
     if (strstr(name, "Portable Computing Language") == NULL)
         kit_skip("automatic choice: the first OpenCL device is no PoCL: %s", name);
