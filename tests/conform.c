@@ -212,19 +212,21 @@ static char *cell(const image *im, int i, int64_t row, int64_t col) {
     return im->bytes + v->off + (uint64_t)(row * v->ld + col) * bti_dtype_size(v->dtype);
 }
 
-/* Layout 0: rows without gaps, aligned. Layout 1: gaps and offsets of odd sizes; in every other
+/* Layout 0: rows without gaps, aligned. Layout 1: odd gaps, offsets of 0 to 3; in every other
  * case instead gaps up to a multiple of four elements, where kernels that take four at a time must
  * stop at the last columns of a row. */
 static void place_operands(image *im, const cf_call *c, bt_dtype type, int layout, const int *alias,
                            uint64_t alignment) {
-    const int fours = layout && c->t[0].rows % 2 != 0;
+    /* What is flat has one row whatever the case. */
+    const int64_t size = c->t[0].rows == 1 ? c->t[0].cols : c->t[0].rows;
+    const int fours = layout && size % 2 != 0;
     uint64_t at = 0;
     for (int i = 0; i < bti_op_info(c->op)->operands; i++) {
         const cf_operand *t = &c->t[i];
         if (!t->present || (alias && alias[i] >= 0)) continue;
         bt_dtype dt = type_of(c, i, type);
         int64_t gap = fours ? 7 - (t->scols + 3) % 4 : layout ? 1 + 2 * i % 5 : 0;
-        int64_t lead = layout && !fours ? 1 + i % 3 : 0;
+        int64_t lead = layout && !fours ? (size / 2 + i) % 4 : 0;
         at = up(at + GUARD, alignment);
         im->view[i] = (bt_view){.off = at + (uint64_t)lead * bti_dtype_size(dt),
                                 .rows = t->rows,

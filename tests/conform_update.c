@@ -237,13 +237,15 @@ static void compact_gradient(cf_call *c, const rows_shape *s, int grad, int at) 
     int64_t kept = s->touched + s->padding;
     double *g = cf_add(c, grad, kept, s->cols);
     for (int64_t k = s->touched * s->cols; k < kept * s->cols; k++) g[k] = NAN;
-    double *index = cf_add(c, at, kept, 1);
+    double *index = cf_add_stored(c, at, kept, 1, kept + 1, 1);
     for (int64_t row = 0, k = 0; k < s->touched; row++)
         if (s->rows - row == s->touched - k || cf_below(s->rows) < s->touched)
             index[k++] = (double)row;
     /* Padding: the first number that is no row, then the largest. */
     for (int64_t k = s->touched; k < kept; k++)
         index[k] = k == s->touched ? (double)s->rows : (double)INT32_MAX;
+    /* Behind the index stands a row without a gradient. */
+    index[kept] = s->touched > 0 ? index[s->touched - 1] + 1 : (double)s->first;
     for (int64_t k = 0; k < s->touched * s->cols; k++)
         if (!in_part(s, index[k / s->cols])) g[k] = NAN;
 }
@@ -383,7 +385,7 @@ static void same_bits(const cf_call *c, const cf_call *other) {
 }
 
 void case_adamw8(void) {
-    static const int64_t n[] = {0, 1, 2, 3, 255, 256, 257, 1003, 70001};
+    static const int64_t n[] = {0, 1, 2, 3, 255, 256, 257, 262, 1003, 70001};
     cf_call c, whole;
     for (size_t i = 0; i < sizeof n / sizeof n[0]; i++)
         for (int option = 0; option < 8; option++) {
