@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """How much of what may go wrong in a kernel do the suites find? Each mistake is one small change in
-kernels_cuda/: a barrier, a shuffle, a lane of a mask, an atomic or a comparison is taken out. All are
-compiled into one module for the simulator, each behind a switch that is off, so that nothing is built
-again for the next. The ops whose conformance cases reach a mistake run with it on, cheapest first, until
-a case fails, the simulator or a sanitizer complains, or time is up. Usage:
+kernels_cuda/. A barrier, a shuffle, a lane of a mask or an atomic is taken out; a comparison no longer
+counts (bound: of an if or while; loop: of a for that has several; compare: returned or stored), nor what
+guards a value (guard); of two limits always the first or always the second holds. All are compiled into
+one module for the simulator, each behind a switch that is off, so that nothing is built again for the
+next. The ops whose conformance cases reach a mistake run with it on, cheapest first, until a case fails,
+the simulator or a sanitizer complains, or time is up. Usage:
 
-    tests/cusim/mutate.py BUILD [--sample] [--only TEXT] [--share K/N] [--list]
+    tests/cusim/mutate.py BUILD [--sample] [--only TEXT]... [--share K/N] [--list]
 
 BUILD is a folder of a build with tests; --sample takes a handful that values alone must show (minutes
-against hours); TEXT picks those whose file, kind or line has it; K/N is every Nth from the Kth (1..N).
+against hours); TEXT picks those whose file, kind or line has it, given twice what has either; K/N is every
+Nth from the Kth (1..N).
 Prints each, the share that was found, and what survived. Exit status 1 where one survived that
 survivors.txt does not explain. BANTAM_JOBS (2) says how many compilers run at once."""
 
@@ -27,15 +30,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 KERNELS = os.path.join(ROOT, "kernels_cuda")
 
+LIMITS = ("bound", "loop", "guard", "first", "second", "compare")
 # Which mistakes are looked at, in this order: kinds (none: all), variant of the build, settings. Most
 # show in values or in the simulator's own reports; a lost bound may need AddressSanitizer, a race shows
 # only under ThreadSanitizer. What one look finds the next ones leave out.
 LOOKS = [
     ((), "sim", {}),
     ((), "sim", {"CUSIM_ORDER": "rev"}),
-    (("bound",), "sim-asan", {}),
-    (("barrier", "atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "block"}),
-    (("atomic", "bound"), "sim-tsan", {"CUSIM_RACE": "grid"}),
+    (LIMITS, "sim-asan", {}),
+    (("barrier", "atomic", "bound", "loop"), "sim-tsan", {"CUSIM_RACE": "block"}),
+    (("atomic", "bound", "loop"), "sim-tsan", {"CUSIM_RACE": "grid"}),
 ]
 
 # One switch for each mistake. Without one switched on, which were passed is written to a file.
@@ -107,6 +111,88 @@ def terms(text, start, end):
     yield begin, end
 
 
+def stop_of(text, start, stops):
+    """Where the first of `stops` stands outside of brackets, or the bracket that closes around it."""
+    depth = 0
+    for i in range(start, len(text)):
+        if depth == 0 and text[i] in stops + ")]}":
+            return i
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+    return len(text)
+
+
+def condition_start(text, end):
+    """Where the condition of a ternary starts whose question mark is at `end`."""
+    depth = 0
+    for i in range(end - 1, -1, -1):
+        depth += (text[i] in ")]") - (text[i] in "([")
+        stored = text[i] == "=" and text[i - 1] not in "=<>!" and text[i + 1] != "="
+        if depth < 0 or (depth == 0 and (text[i] in ",;{}?:" or stored)):
+            return i + 1
+        if depth == 0 and text.startswith("return ", i):
+            return i + len("return ")
+    return 0
+
+
+def stripped(text, start, end):
+    """The same part without blanks around it."""
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+
+
+NEUTRAL = re.compile(r"(\([\w *]+\))?(0|0\.0f|-1|-INFINITY|NULL|none|zero4\(\))")
+
+
+def lost_ternaries(text):
+    """Of conditions that guard a value, or take the lesser of two, which then is always the first or the
+    second: (kind, start, end, what is there instead)."""
+    for m in re.finditer(r"\?", text):
+        start, colon = condition_start(text, m.start()), stop_of(text, m.end(), ":")
+        one = text[m.end() : colon].strip()
+        other = text[colon + 1 : stop_of(text, colon + 1, ",;?")].strip()
+        parts = list(terms(text, start, m.start()))
+        least = re.fullmatch(r"(.+) <=? (.+)", text[parts[-1][0] : parts[-1][1]].strip(), re.S)
+        if NEUTRAL.fullmatch(one):
+            yield "guard", start, m.start(), "false"
+        elif NEUTRAL.fullmatch(other):
+            for part in parts:
+                yield "guard", *part, "true"
+        elif least and one == least[1] and other.startswith(least[2]):
+            for part in parts:
+                yield "first", *part, "true"
+            yield "second", *parts[-1], "false"
+
+
+def lost_terms(text, start, end):
+    """Of a value that is true or false, each comparison and each group in parentheses: (start, end, what
+    is there instead, as if it were not)."""
+    parts = list(terms(text, start, end))
+    either = len(parts) > 1 and text[parts[0][1]] == "|"
+    for part in parts:
+        first, last = stripped(text, *part)
+        found = re.search(r" (<|<=|>|>=|==|!=) ", text[first:last])
+        if found is None:
+            continue
+        lone = "false" if found[1] in (">", ">=", "!=") else "true"
+        yield first, last, ("false" if either else "true") if len(parts) > 1 else lone
+        if text[first] == "(" and condition_end(text, first) == last:
+            yield from lost_terms(text, first + 1, last - 1)
+
+
+def stored(text):
+    """What is returned, or stored in a variable of type bool or int: (start, end)."""
+    for m in re.finditer(r"\breturn |\b(?:bool|int) (?=\w+ =)", text):
+        at = m.end()
+        while True:
+            end = stop_of(text, at, ",;")
+            start = at if m[0].startswith("return") else text.find("=", at, end) + 1
+            if start > 0 and "?" not in text[start:end]:
+                yield start, end
+            if text[end] != ",":
+                break
+            at = end + 1
+
+
 def mutants_of(path):
     text = open(path, encoding="utf-8").read()
     code = without_comments(text)
@@ -126,12 +212,22 @@ def mutants_of(path):
             found = re.search(r" (<|<=|>|>=) ", code[start:end])
             if found is None or "constexpr" in code[m.start() - 12 : m.start()]:
                 continue
-            part = code[start:end]
-            start += len(part) - len(part.lstrip())
-            end -= len(part) - len(part.rstrip())
+            start, end = stripped(code, start, end)
             # The bound is gone: what it lets through goes on as if it were inside.
             gone = "true" if found[1] in ("<", "<=") else "false"
             yield make("bound", start, end, f"(MUTANT(@) ? {gone} : (", "))")
+    lost = list(lost_ternaries(code))
+    for m in re.finditer(r"\bfor \(", code):
+        start = stop_of(code, m.end(), ";") + 1
+        parts = list(terms(code, start, stop_of(code, start, ";")))
+        if len(parts) > 1:
+            lost += [("loop", *p, "true") for p in parts if re.search(r" [<>]=? ", code[slice(*p)])]
+    for start, end in stored(code):
+        lost += [("compare", *term) for term in lost_terms(code, start, end)]
+    for kind, start, end, gone in lost:
+        start, end = stripped(code, start, end)
+        switch = {"true": "(MUTANT(@) || (", "false": "(!MUTANT(@) && ("}[gone]
+        yield make(kind, start, end, switch, "))")
 
 
 def explained():
@@ -185,9 +281,11 @@ class Bench:
             return os.path.join(command["directory"], words[at])
         words[at] = os.path.join(self.work, words[at].replace("/", "_"))
         words[words.index(source)] = os.path.join(self.work, "kernels_cuda", os.path.basename(source))
-        # Undefined behaviour is left to the suites: it takes the compiler far longer.
-        words = [w.replace("address,undefined", "address") for w in words]
+        # Of undefined behaviour only loads and stores that are not aligned, which this machine may do:
+        # the rest takes the compiler far longer, and is left to the suites.
+        words = [re.sub(r"^(-fsanitize=address),.*", r"\1", w) for w in words]
         words[1:1] = ["-I" + self.work, "-include", os.path.join(self.work, "switch.h")]
+        words += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
         subprocess.run(words + ["-w"], cwd=command["directory"], check=True)
         return words[words.index("-o") + 1]
 
@@ -201,7 +299,7 @@ class Bench:
         with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("BANTAM_JOBS", "2"))) as pool:
             objects = list(pool.map(self.compile, mine))
         shutil.copytree(os.path.join(self.build, "cu" + variant), folder, symlinks=True)
-        flags = {"sim-asan": ["-fsanitize=address,undefined"], "sim-tsan": ["-fsanitize=thread"]}
+        flags = {"sim-asan": ["-fsanitize=address"], "sim-tsan": ["-fsanitize=thread"]}
         words = ["g++", "-shared", "-o", os.path.join(folder, "bantam_cuda.so")] + objects
         words += ["-L" + folder, "-lcusim", "-ldl", "-lm"]
         words += ["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags"] + flags.get(variant, [])
@@ -236,6 +334,7 @@ class Bench:
         with open(os.path.join(ROOT, "core", "ops", "op_list.inc"), encoding="utf-8") as f:
             ops = ["known"] + re.findall(r"^BT_OP\((\w+), [A-Z]", f.read(), re.M)
         seen, out = os.path.join(self.work, "seen"), []
+        self.folder("sim")  # before anything is timed
         for op in dict.fromkeys(ops):
             start = time.monotonic()
             if self.fails("sim", {"MUTANTS_SEEN": seen}, op, 1000):
@@ -293,7 +392,8 @@ def chosen_of(mutants, args):
     if args.sample:
         return [next(m for m in mutants if (m.file, m.kind) == s[:2] and s[2] in m.code) for s in SAMPLE]
     first, step = map(int, args.share.split("/"))
-    return [m for m in mutants if args.only in str(m)][first - 1 :: step]
+    picked = [m for m in mutants if not args.only or any(text in str(m) for text in args.only)]
+    return picked[first - 1 :: step]
 
 
 def report(mutants, chosen, left, reached):
@@ -315,7 +415,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("build")
     p.add_argument("--sample", action="store_true")
-    p.add_argument("--only", default="")
+    p.add_argument("--only", action="append", default=[])
     p.add_argument("--share", default="1/1")
     p.add_argument("--list", action="store_true")
     args = p.parse_args()
