@@ -27,7 +27,7 @@ static bt_status use(bt_dev *dev, bt_buf *buf, float *pinned) {
     bt_status status = ops->stream_new(dev, &s);
     if (status == BT_OK) status = ops->event_new(dev, &e);
     if (status == BT_OK) status = ops->upload(dev, s, buf, 0, pinned, 64);
-    if (status == BT_OK) status = ops->copy(dev, s, buf, 256, buf, 0, 64);
+    if (status == BT_OK) status = ops->upload(dev, s, buf, 256, pinned, 64);
     if (status == BT_OK) status = ops->event_record(dev, s, e);
     if (status == BT_OK) status = ops->event_wait(dev, NULL, e);
     if (status == BT_OK) status = bti_op_run(dev, NULL, &gemm);
