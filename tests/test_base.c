@@ -8,6 +8,8 @@
 #include "core/base/safetensors.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -274,6 +276,62 @@ START_TEST(files_that_cannot_be) {
     rmdir(kit_str("%s.part", dir));
     ck_assert(!bti_file_exists(kit_str("%s.part", dir)));
     ck_assert_int_eq(entries_in(dir), 1);
+}
+END_TEST
+
+static void check_link(const char *link, const char *target, const char *file) {
+    struct stat st;
+    ck_assert_int_eq(symlink(target, link), 0);
+    kit_ok(bti_file_write(link, "new", 3));
+    ck_assert(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    char *got = kit_read(file, NULL);
+    ck_assert_str_eq(got, "new");
+    free(got);
+}
+
+START_TEST(links_stay_links) {
+    const char *dir = kit_tmpdir(), *file = kit_str("%s/d/f", dir);
+    kit_ok(bti_dir_make(kit_str("%s/d", dir)));
+    kit_write_text(file, "old");
+    check_link(kit_str("%s/relative", dir), "d/f", file);
+    kit_write_text(file, "old");
+    check_link(kit_str("%s/second", dir), "relative", file);
+    kit_write_text(file, "old");
+    check_link(kit_str("%s/absolute", dir), file, file);
+    check_link(kit_str("%s/nowhere", dir), "d/g", kit_str("%s/d/g", dir));
+    ck_assert_int_eq(entries_in(dir), 5);
+    ck_assert_int_eq(entries_in(kit_str("%s/d", dir)), 2);
+}
+END_TEST
+
+/* Written to, not replaced; a copy of a file onto itself leaves even its inode. */
+START_TEST(what_is_no_plain_file_stays) {
+    const char *dir = kit_tmpdir(), *pipe = kit_str("%s/pipe", dir), *file = kit_str("%s/f", dir);
+    char got[16] = "";
+    struct stat st, then;
+    bti_aside *a;
+    ck_assert_int_eq(mkfifo(pipe, 0600), 0);
+    int fd = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    kit_ok(bti_aside_open(pipe, &a));
+    kit_ok(bti_aside_write(a, 0, "in ", 3));
+    kit_ok(bti_aside_write(a, 3, "order", 5));
+    kit_fails(bti_aside_write(a, 0, "x", 1), BT_EIO, pipe);
+    kit_ok(bti_aside_finish(a));
+    kit_ok(bti_aside_open(pipe, &a));
+    bti_aside_abandon(a);
+    ck_assert_int_eq((int)read(fd, got, sizeof got - 1), 8);
+    ck_assert_str_eq(got, "in order");
+    ck_assert(stat(pipe, &st) == 0 && S_ISFIFO(st.st_mode));
+    close(fd);
+    kit_write_text(file, "text");
+    ck_assert_int_eq(symlink("f", kit_str("%s/link", dir)), 0);
+    ck_assert_int_eq(stat(file, &st), 0);
+    kit_ok(bti_file_copy(file, kit_str("%s/link", dir)));
+    ck_assert(stat(file, &then) == 0 && st.st_ino == then.st_ino);
+    ck_assert(bti_file_same(file, kit_str("%s/link", dir)));
+    ck_assert(!bti_file_same(pipe, pipe));
+    ck_assert_int_eq(entries_in(dir), 3);
 }
 END_TEST
 
@@ -697,6 +755,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, paths);
     tcase_add_test(tc, files_round_trip);
     tcase_add_test(tc, files_that_cannot_be);
+    tcase_add_test(tc, links_stay_links);
+    tcase_add_test(tc, what_is_no_plain_file_stays);
     tcase_add_test(tc, full_disk_leaves_the_old_file);
     tcase_add_test(tc, writers_of_one_file_take_turns);
     tcase_add_test(tc, files_without_memory);

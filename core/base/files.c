@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -68,9 +69,16 @@ int bti_dir_exists(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+int bti_file_same(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && S_ISREG(x.st_mode) && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
 bt_status bti_file_copy(const char *from, const char *to) {
     const void *data;
     size_t bytes;
+    if (bti_file_same(from, to)) return BT_OK;
     BT_TRY(bti_file_map(from, &data, &bytes));
     bt_status status = bti_file_write(to, data, bytes);
     bti_file_unmap(data, bytes);
@@ -112,8 +120,10 @@ char *bti_path_dir(const char *path) {
 /* ---- files in the making --------------------------------------------------------------------- */
 
 struct bti_aside {
-    char *path, *part, *dir;
+    char *path, *dir;
+    char *part; /* NULL: bytes go straight to what stands at `path` */
     int fd;
+    uint64_t at; /* bytes written straight */
 };
 
 static void aside_free(bti_aside *a) {
@@ -140,33 +150,74 @@ static int open_locked(const char *part) {
     }
 }
 
+/* Where a link leads, to a file that is not there too; other paths as they are. New string. */
+static char *follow(const char *path) {
+    char target[PATH_MAX];
+    char *at = bti_strdup(path);
+    for (int links = 0; links < 40 && at != NULL; links++) {
+        ssize_t n = readlink(at, target, sizeof target - 1);
+        if (n < 0) break;
+        target[n] = 0;
+        char *dir = bti_path_dir(at), *next = dir ? bti_path_join(dir, target) : NULL;
+        bti_free(dir);
+        bti_free(at);
+        at = next;
+    }
+    return at;
+}
+
+/* Devices, pipes and sockets are written to: another file must not take their place. */
+static int is_special(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
+static bt_status open_straight(bti_aside *a) {
+    while ((a->fd = open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY)) < 0 && errno == EINTR) continue;
+    if (a->fd < 0) return bti_fail(BT_EIO, "cannot write %s: %s", a->path, strerror(errno));
+    return BT_OK;
+}
+
+static bt_status open_part(bti_aside *a) {
+    a->part = bti_format("%s.part", a->path);
+    a->dir = bti_path_dir(a->path);
+    if (a->part == NULL || a->dir == NULL) return BT_ENOMEM;
+    a->fd = open_locked(a->part);
+    if (a->fd < 0 || ftruncate(a->fd, 0) != 0)
+        return bti_fail(BT_EIO, "cannot write %s: %s", a->part, strerror(errno));
+    return BT_OK;
+}
+
 bt_status bti_aside_open(const char *path, bti_aside **out) {
     bti_aside *a = bti_alloc(1, sizeof *a);
     if (a == NULL) return BT_ENOMEM;
+    const int straight = is_special(path);
     a->fd = -1;
-    a->path = bti_strdup(path);
-    a->part = bti_format("%s.part", path);
-    a->dir = bti_path_dir(path);
-    if (a->path == NULL || a->part == NULL || a->dir == NULL) {
+    a->path = straight ? bti_strdup(path) : follow(path);
+    bt_status s = a->path == NULL ? BT_ENOMEM : straight ? open_straight(a) : open_part(a);
+    if (s != BT_OK) {
         aside_free(a);
-        return BT_ENOMEM;
-    }
-    a->fd = open_locked(a->part);
-    if (a->fd < 0 || ftruncate(a->fd, 0) != 0) {
-        bti_fail(BT_EIO, "cannot write %s: %s", a->part, strerror(errno));
-        aside_free(a);
-        return BT_EIO;
+        return s;
     }
     *out = a;
     return BT_OK;
 }
 
+/* A pipe takes what comes next, and has no offsets. */
+static ssize_t put(const bti_aside *a, uint64_t offset, const void *data, size_t bytes) {
+    if (a->part == NULL && offset == a->at) return write(a->fd, data, bytes);
+    return pwrite(a->fd, data, bytes, (off_t)offset);
+}
+
 bt_status bti_aside_write(bti_aside *a, uint64_t offset, const void *data, size_t bytes) {
     const char *p = data;
     while (bytes > 0) {
-        ssize_t n = pwrite(a->fd, p, bytes, (off_t)offset);
+        ssize_t n = put(a, offset, p, bytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return bti_fail(BT_EIO, "cannot write %s: %s", a->part, strerror(errno));
+        if (n < 0)
+            return bti_fail(BT_EIO, "cannot write %s: %s", a->part ? a->part : a->path,
+                            strerror(errno));
+        if (offset == a->at) a->at += (uint64_t)n;
         p += n;
         offset += (uint64_t)n;
         bytes -= (size_t)n;
@@ -186,6 +237,10 @@ static int flush_dir(const char *dir) {
 }
 
 bt_status bti_aside_finish(bti_aside *a) {
+    if (a->part == NULL) {
+        aside_free(a);
+        return BT_OK;
+    }
     if (fsync(a->fd) != 0 || rename(a->part, a->path) != 0) {
         bti_fail(BT_EIO, "cannot write %s: %s", a->path, strerror(errno));
         bti_aside_abandon(a);
@@ -200,7 +255,7 @@ bt_status bti_aside_finish(bti_aside *a) {
 
 void bti_aside_abandon(bti_aside *a) {
     if (a == NULL) return;
-    unlink(a->part);
+    if (a->part != NULL) unlink(a->part);
     aside_free(a);
 }
 

@@ -9,11 +9,13 @@
 
 /* Reads a whole file (a NUL is added after *bytes); new buffer (bti_free). */
 bt_status bti_file_read(const char *path, char **data, size_t *bytes);
-/* Writes beside `path`, flushes, renames over it, flushes the folder: all or nothing. */
+/* Writes as a bti_aside does: all or nothing. */
 bt_status bti_file_write(const char *path, const void *data, size_t bytes);
 int bti_file_exists(const char *path);
 int bti_dir_exists(const char *path);
-/* Copies a file, all or nothing. */
+/* Are both, by whatever name, one plain file? */
+int bti_file_same(const char *a, const char *b);
+/* Copies a file, all or nothing; onto itself is nothing to do. */
 bt_status bti_file_copy(const char *from, const char *to);
 /* mkdir -p. */
 bt_status bti_dir_make(const char *path);
@@ -23,7 +25,9 @@ char *bti_path_dir(const char *path); /* new string; "." when there is no slash 
 
 /* A file in the making: `path`.part, which takes the place of `path` at finish and not before. A
  * process that finds another one writing the same file waits for it. What a killed process left
- * behind is written over by the next. */
+ * behind is written over by the next. Where `path` is a link it stays one, and leads to the new
+ * file. A device or pipe is no file whose place could be taken: bytes go straight to it as they
+ * come. */
 typedef struct bti_aside bti_aside;
 bt_status bti_aside_open(const char *path, bti_aside **out);
 bt_status bti_aside_write(bti_aside *a, uint64_t offset, const void *data, size_t bytes);
