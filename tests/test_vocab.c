@@ -235,6 +235,13 @@ START_TEST(refusals) {
     check_refused(vocab("train", "words", kit_str("%s/new", dir), "--size", "9"), "FILE");
     check_refused(vocab("train", "xlmr", kit_str("%s/new", dir), "--size", "9", text), "new");
     check_refused(vocab("train", "words", kit_str("%s/new", dir), "--size", "9", "-"), "files");
+    const char *before = file_text(text), *list = kit_str("%s/t", dir);
+    check_refused(vocab("train", "words", text, "--size", "9", text), "the same file");
+    kit_write_text(kit_str("%s.words", list), before);
+    check_refused(vocab("train", "spacy", list, "--size", "9", kit_str("%s.words", list)),
+                  "the same file");
+    ck_assert_str_eq(file_text(text), before);
+    ck_assert_str_eq(file_text(kit_str("%s.words", list)), before);
     ck_assert(!is_file(kit_str("%s/new", dir)));
     const char *bad = text_file("ba\nk\xC3\x28\n");
     program p = vocab("encode", "sentencepiece", model, bad);

@@ -45,6 +45,21 @@ static bt_status read_config(const bt_vocab_config *in, bti_tokenizer_config *ou
     return BT_OK;
 }
 
+/* The file that is made must be none of those that are read. */
+static bt_status check_trained(const bti_tokenizer_config *c, const char *const *files,
+                               size_t count) {
+    bt_status status = BT_OK;
+    char *made = bti_tokenizer_trained_file(c);
+    if (made == NULL) return BT_ENOMEM;
+    for (size_t i = 0; i < count && status == BT_OK; i++)
+        if (bti_file_same(made, files[i]))
+            status = bti_fail(BT_EUSAGE, "%s is the same file as the input %s", made, files[i]);
+    if (status == BT_OK && c->kind == BTI_TOKENIZER_SPACY && bti_file_same(made, c->model))
+        status = bti_fail(BT_EUSAGE, "%s is the same file as the input %s", made, c->model);
+    bti_free(made);
+    return status;
+}
+
 bt_status bt_vocab_train(const bt_vocab_config *config, const char *const *files, size_t count) {
     bti_tokenizer_config c;
     BT_TRY(read_config(config, &c));
@@ -53,6 +68,7 @@ bt_status bt_vocab_train(const bt_vocab_config *config, const char *const *files
     for (size_t i = 0; i < count; i++) /* it is read more than once */
         if (strcmp(files[i], "-") == 0)
             return bti_fail(BT_EUSAGE, "a tokeniser is trained on files, not on standard input");
+    BT_TRY(check_trained(&c, files, count));
     return bti_tokenizer_train(&c, files, count);
 }
 
