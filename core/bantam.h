@@ -80,6 +80,9 @@ BT_API bt_status bt_run_load(const char *path, const char *const *sets, size_t s
 BT_API void bt_run_free(bt_run *run);
 /* The effective run file: every key, absolute paths. */
 BT_API bt_status bt_run_text(const bt_run *run, char **text);
+/* A file that is to be written (NULL: none) must be none that the run reads, the run file and what
+ * lists of features name included: else BT_EUSAGE. */
+BT_API bt_status bt_run_check_output(const bt_run *run, const char *path);
 /* One line for each key that a run file may hold: key, default, what is allowed, meaning. */
 BT_API bt_status bt_run_keys(char **text);
 

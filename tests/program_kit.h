@@ -106,6 +106,7 @@ void add_check(TCase *tc);
 void add_init(TCase *tc);
 void add_half(TCase *tc);
 void add_features(TCase *tc);
+void add_folder(TCase *tc);
 
 /* ---- devices ---- */
 

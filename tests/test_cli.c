@@ -35,6 +35,12 @@ bt_status bt_run_load(const char *path, const char *const *sets, size_t count, b
 void bt_run_free(bt_run *run) { free(run); }
 bt_status bt_run_keys(char **text) { return *text = copy("the keys\n"), BT_OK; }
 
+bt_status bt_run_check_output(const bt_run *run, const char *path) {
+    (void)run;
+    if (path == NULL || strcmp(path, "train.en") != 0) return BT_OK;
+    return bti_fail(BT_EUSAGE, "train.en is the same file as the input train.en");
+}
+
 bt_status bt_devices_text(char **text) { return *text = copy("cpu: ready"), BT_OK; }
 bt_status bt_devices_json(char **json) { return *json = copy("{\"devices\": []}"), BT_OK; }
 
@@ -414,6 +420,11 @@ START_TEST(plan_score_devices) {
     expect("plan a --memory 1MiB --json", 2, "{\"fits\": false}\n", "");
     expect("plan a --lengths 709:32", 0, "pairs of 709 and 32\nfits\n", "");
     expect("plan a --svg m.svg --html=m.html", 0, "map in m.svg\npage in m.html\nfits\n", "");
+    static const char *const options[] = {"svg", "html", "sweep --plot"};
+    for (int i = 0; i < 3; i++)
+        expect(kit_str("plan a --%s train.en", options[i]), 2, "",
+               kit_str("bantam plan: --%s: train.en is the same file as the input train.en",
+                       i == 2 ? "plot" : options[i]));
     expect("plan a --html /full", 1, "", "bantam plan: /full: no space\n");
     expect("plan a --largest-batch", 0, "7 pairs\n", "");
     expect("plan a --largest-batch --json", 0, "{\"largest_batch\": 7}\n", "");

@@ -14,6 +14,7 @@ static void add(TCase *tc) {
     add_init(tc);
     add_half(tc);
     add_features(tc);
+    add_folder(tc);
 }
 
 int main(int argc, char **argv) { return kit_main("program", add, argc, argv); }

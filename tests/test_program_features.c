@@ -203,6 +203,24 @@ START_TEST(output_files) {
 }
 END_TEST
 
+/* The training labels would become the names of classes. */
+START_TEST(labels_are_not_written_over) {
+    place p = new_place("  labels: {train: labels.txt, valid: names}\n", "");
+    const char *names = file_text(in(p, "names"));
+    kit_write_text(in(p, "labels.txt"), names);
+    ck_assert_int_eq(rename(p.yaml, in(p, "first.yaml")), 0);
+    p.yaml = in(p, "first.yaml");
+    program r = train_it(p, "output=.");
+    check_refused(r, "labels.txt");
+    check_has(r.err, "another output");
+    ck_assert_str_eq(file_text(in(p, "labels.txt")), names);
+    /* what a list names is read too */
+    kit_write_text(in(p, "list.txt"), "x.npy\n");
+    r = bantam("plan", p.yaml, "--set", "data.features.0.train=list.txt", "--svg", in(p, "x.npy"));
+    check_refused(r, "the same file");
+}
+END_TEST
+
 START_TEST(labels) {
     place p = new_place("  labels: {train: sets, valid: sets}\n",
                         ", head: multilabel, learned_rows: 2, pooling: first");
@@ -464,6 +482,7 @@ END_TEST
 void add_features(TCase *tc) {
     tcase_add_loop_test(tc, classes, 0, 3);
     tcase_add_test(tc, output_files);
+    tcase_add_test(tc, labels_are_not_written_over);
     tcase_add_test(tc, labels);
     tcase_add_test(tc, numbers);
     tcase_add_test(tc, resumed);

@@ -73,11 +73,15 @@ static int run(const cli_command *self, int argc, char **argv) {
         code = cli_usage(self, "--plot goes with --sweep");
         goto done;
     }
-    const char *const outputs[][2] = {{"svg", r.svg}, {"html", r.html}, {"plot", r.plot}};
-    for (size_t i = 0; i < 3 && code == CLI_GO_ON; i++)
-        code = cli_check_output(self, outputs[i][0], outputs[i][1], &file, 1, NULL);
-    if (code != CLI_GO_ON) goto done;
     bt_status status = bt_run_load(file, sets.text, sets.count, &config);
+    const char *const outputs[][2] = {{"svg", r.svg}, {"html", r.html}, {"plot", r.plot}};
+    for (size_t i = 0; i < 3 && status == BT_OK; i++) {
+        status = bt_run_check_output(config, outputs[i][1]);
+        if (status == BT_EUSAGE) {
+            code = cli_usage(self, "--%s: %s", outputs[i][0], bt_last_error());
+            goto done;
+        }
+    }
     if (status == BT_OK) status = bt_plan_make(config, &r.plan, &plan);
     if (status == BT_OK) status = answer(&r, plan, &text);
     code = cli_print(self, status, text);

@@ -144,11 +144,11 @@ static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
     t->saved = -1;
     if (t->options->resume) BT_TRY(bti_checkpoint_newest(t->cfg->output, &c));
-    if (c == NULL) {
-        if (t->options->resume)
-            bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
-        return first_values(t);
+    if (c == NULL && t->options->resume) {
+        BT_TRY(bti_output_check_models(t->cfg, t->validation != NULL));
+        bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
     }
+    if (c == NULL) return first_values(t);
     int rescaled = 0;
     double scale = t->engine->loss_scale;
     bti_checkpoint_info here = info_of(t);
@@ -454,7 +454,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .resume = options->resume,
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
-    if (status == BT_OK && !options->resume) status = bti_output_check(t.cfg->output);
+    if (status == BT_OK) status = bti_output_check(t.cfg, t.run_text, options->resume);
     char *kept =
         options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
     so.kept = kept;

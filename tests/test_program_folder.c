@@ -1,0 +1,105 @@
+/* A run's folder: what a run may not write over, who may write there, what is left behind. */
+#include "tests/program_kit.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Refused, with both names, and every byte of the file is there. */
+static void check_kept(program p, const char *own, const char *file, const char *text) {
+    check_refused(p, own);
+    check_has(p.err, file);
+    check_has(p.err, "another output");
+    ck_assert_str_eq(file_text(file), text);
+}
+
+#define VALID(source) \
+    "--set", kit_str("data.valid.source=%s", source), "--set", "data.valid.target=train.en", \
+        "--set", "validation.beam=1"
+
+/* ---- what it reads -----------------------------------------------------------------------------
+ */
+
+START_TEST(inputs_are_not_written_over) {
+    static const char *const names[] = {"plan.json", "log.jsonl", "loss.svg", "target.tokenizer"};
+    small_run r = small_run_new(60);
+    const char *text = file_text(in_dir(r, "train.de")), *yaml = file_text(r.yaml);
+    /* the run file itself */
+    check_kept(train(r, "--set", "output=."), "run.yaml", r.yaml, yaml);
+    ck_assert(!is_file(in_dir(r, "log.jsonl")));
+    ck_assert_int_eq(rename(r.yaml, in_dir(r, "first.yaml")), 0);
+    r.yaml = in_dir(r, "first.yaml");
+    for (int i = 0; i < 4; i++) {
+        const char *sets[] = {"training.updates=1", "training.updates=1"};
+        if (i == 3)
+            sets[0] = "tokenizer.source.model=spm",
+            sets[1] = kit_str("tokenizer.target.model=%s", toy_model());
+        if (i == 3) kit_write(in_dir(r, "spm"), NULL, 0);
+        kit_write_text(in_dir(r, names[i]), text);
+        check_kept(train(r, "--set", "output=.", "--set", kit_str("data.train.source=%s", names[i]),
+                         "--set", sets[0], "--set", sets[1]),
+                   names[i], in_dir(r, names[i]), text);
+        ck_assert_int_eq(unlink(in_dir(r, names[i])), 0);
+    }
+    /* by another name, and with --resume */
+    ck_assert_int_eq(mkdir(r.out, 0777), 0);
+    ck_assert_int_eq(symlink("../train.en", in_out(r, "run.yaml")), 0);
+    check_kept(train(r, "--resume"), "run.yaml", in_dir(r, "train.en"),
+               file_text(in_dir(r, "train.en")));
+}
+END_TEST
+
+/* Tokenisers may be their own copies, and the run file what was printed there. */
+START_TEST(own_files_may_be_read) {
+    small_run r = small_run_new(60);
+    check_status(train(r, "--updates", "2"), 0);
+    const char *model = kit_str("tokenizer.model=%s", in_out(r, "source.tokenizer"));
+    check_status(train(r, "--updates", "3", "--resume", "--set", model), 0);
+    r.yaml = in_out(r, "run.yaml");
+    check_status(train(r, "--updates", "4", "--resume"), 0);
+    check_status(train(r, "--updates", "5", "--resume", "--set", "optimizer.lr=0.001"), 0);
+    check_has(file_text(r.yaml), "lr: 0.001");
+    const char *noted = kit_str("# mine\n%s", file_text(r.yaml));
+    kit_write_text(r.yaml, noted);
+    check_kept(train(r, "--updates", "6", "--resume"), "run.yaml", r.yaml, noted);
+}
+END_TEST
+
+START_TEST(plans_are_not_drawn_over_inputs) {
+    static const char *const options[] = {"--svg", "--html", "--plot"};
+    small_run r = small_run_new(60);
+    const char *text = file_text(in_dir(r, "train.en"));
+    for (int i = 0; i < 3; i++) {
+        program p = bantam("plan", r.yaml, options[i], in_dir(r, "train.en"), "--sweep");
+        check_refused(p, kit_str("%s: %s is the same file", options[i], in_dir(r, "train.en")));
+        ck_assert_str_eq(file_text(in_dir(r, "train.en")), text);
+    }
+}
+END_TEST
+
+/* ---- models of other runs ----------------------------------------------------------------------
+ */
+
+/* A best model of another run would be what translation takes. */
+START_TEST(models_of_other_runs) {
+    static const char *const names[] = {"best.safetensors", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        small_run r = small_run_new(60);
+        ck_assert_int_eq(mkdir(r.out, 0777), 0);
+        kit_write_text(in_out(r, names[i]), "old");
+        check_kept(train(r, "--updates", "2"), names[i], in_out(r, names[i]), "old");
+        check_kept(train(r, "--updates", "2", "--resume"), names[i], in_out(r, names[i]), "old");
+        /* of a run that was killed before its first checkpoint */
+        program p = train(r, "--updates", "2", "--resume", VALID("train.de"), "--set",
+                          "validation.every=2");
+        check_status(p, i == 0 ? 0 : 2);
+    }
+}
+END_TEST
+
+void add_folder(TCase *tc) {
+    tcase_add_test(tc, inputs_are_not_written_over);
+    tcase_add_test(tc, own_files_may_be_read);
+    tcase_add_test(tc, plans_are_not_drawn_over_inputs);
+    tcase_add_test(tc, models_of_other_runs);
+}
