@@ -259,6 +259,18 @@ void bti_aside_abandon(bti_aside *a) {
     aside_free(a);
 }
 
+void bti_aside_clear(const char *path) {
+    struct stat mine, named;
+    char *part = bti_format("%s.part", path);
+    int fd = part ? open(part, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    /* Its owner may have renamed it since: the name must be that of what is locked. */
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 &&
+        stat(part, &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
+        unlink(part);
+    if (fd >= 0) close(fd);
+    bti_free(part);
+}
+
 bt_status bti_file_write(const char *path, const void *data, size_t bytes) {
     bti_aside *a;
     BT_TRY(bti_aside_open(path, &a));

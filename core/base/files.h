@@ -35,6 +35,8 @@ bt_status bti_aside_write(bti_aside *a, uint64_t offset, const void *data, size_
 bt_status bti_aside_finish(bti_aside *a);
 /* Gives up: removes the file aside. NULL is fine. */
 void bti_aside_abandon(bti_aside *a);
+/* Removes what a killed process left aside of `path`; what somebody is writing stays. */
+void bti_aside_clear(const char *path);
 
 /* Maps a plain file (anything else is BT_EINPUT) for reading; *data is NULL when it is empty. */
 bt_status bti_file_map(const char *path, const void **data, size_t *bytes);

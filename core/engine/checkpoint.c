@@ -62,6 +62,7 @@ static const field fields[] = {{"update", COUNT, AT(update)},
                                {"best", REAL, AT(best)},
                                {"loss_scale", REAL, AT(loss_scale)},
                                {"good_updates", WHOLE_REAL, AT(good)},
+                               {"held_out", CHECKSUM, AT(held_out)},
                                {"run", TEXT, AT(run)},
                                {"data", TEXT, AT(data)}};
 #undef AT
@@ -347,13 +348,17 @@ char *bti_checkpoint_path(const char *folder, int64_t update) {
     return bti_format("%s/checkpoint-%010lld.safetensors", folder, (long long)update);
 }
 
-/* The update in a checkpoint's name; -1 for other files. */
-static int64_t update_of(const char *name) {
+/* The update in a checkpoint's name with this behind it; -1 for other files. Only names that
+ * bti_checkpoint_path makes count: others could not be opened by their update. */
+static int64_t update_behind(const char *name, const char *suffix) {
     long long update;
-    int end = 0;
-    if (sscanf(name, "checkpoint-%10lld.safetensors%n", &update, &end) != 1) return -1;
-    return end > 0 && name[end] == '\0' ? update : -1;
+    char own[64];
+    if (sscanf(name, "checkpoint-%18lld", &update) != 1 || update < 0) return -1;
+    snprintf(own, sizeof own, "checkpoint-%010lld.safetensors%s", update, suffix);
+    return strcmp(name, own) == 0 ? update : -1;
 }
+
+static int64_t update_of(const char *name) { return update_behind(name, ""); }
 
 /* The largest update below `below` in the folder's names; -1: none. */
 static bt_status next_below(const char *folder, int64_t below, int64_t *update) {
@@ -422,15 +427,28 @@ bt_status bti_checkpoint_last(const char *folder, int64_t *update) {
     return next_below(folder, INT64_MAX, update);
 }
 
+/* What is being written by another process stays. */
+static void prune_parts(const char *folder) {
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        int64_t update = update_behind(e->d_name, ".part");
+        char *path = update >= 0 ? bti_checkpoint_path(folder, update) : NULL;
+        if (path != NULL) bti_aside_clear(path);
+        bti_free(path);
+    }
+    if (d != NULL) closedir(d);
+}
+
 bt_status bti_checkpoint_prune(const char *folder, int64_t newest, int64_t keep) {
     int64_t update = newest + 1;
+    prune_parts(folder);
     for (int64_t seen = 0;; seen++) {
         BT_TRY(next_below(folder, update, &update));
         if (update < 0) return BT_OK;
         if (seen < keep) continue;
         char *path = bti_checkpoint_path(folder, update);
         if (path == NULL) return BT_ENOMEM;
-        int failed = unlink(path) != 0;
+        int failed = unlink(path) != 0 && errno != ENOENT;
         bt_status status =
             failed ? bti_fail(BT_EIO, "cannot remove %s: %s", path, strerror(errno)) : BT_OK;
         bti_free(path);

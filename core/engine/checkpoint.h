@@ -15,9 +15,9 @@ typedef struct bti_checkpoint_info {
     int64_t steps;           /* optimiser steps taken */
     double loss_scale, good; /* as the device has them */
     int64_t vocab[2];
-    uint64_t tokenizer[2]; /* checksums */
-    uint64_t corpus;
-    const char *run; /* the effective run file */
+    uint64_t tokenizer[2];     /* checksums */
+    uint64_t corpus, held_out; /* held_out: what the scores below are of; 0: not known */
+    const char *run;           /* the effective run file */
     /* What the training data are, part by part (bti_examples_describe): says what differs where
      * `corpus` does. NULL: not known. */
     const char *data;
@@ -59,7 +59,8 @@ bt_status bti_checkpoint_newest(const char *folder, bti_checkpoint **out);
 bt_status bti_checkpoint_find(const char *folder, bti_checkpoint **out);
 /* Largest update in the names of a folder's checkpoints, complete or not; -1: there are none. */
 bt_status bti_checkpoint_last(const char *folder, int64_t *update);
-/* Removes all up to `newest` but the `keep` last of them. Files of later updates are ones that were
+/* Removes all up to `newest` but the `keep` last of them, and what killed processes left of some
+ * that they were writing. Files of later updates are ones that were
  * passed over: they neither count nor go. */
 bt_status bti_checkpoint_prune(const char *folder, int64_t newest, int64_t keep);
 
