@@ -150,6 +150,74 @@ START_TEST(signal_in_validation) {
 }
 END_TEST
 
+static volatile sig_atomic_t stop;
+static void stop_at_five(void *user, const bt_progress *p) {
+    (void)user;
+    if (p->kind == BT_PROGRESS_UPDATE && p->update == 5) stop = 1;
+}
+
+static int validations_of(small_run r) {
+    json_t *v = validations(r.out);
+    int n = (int)json_array_size(v);
+    json_decref(v);
+    return n;
+}
+
+/* The stop comes with the last update, so that its validation is cut for certain. What the log has
+ * of one that no checkpoint knows of is written once, and once made it is not made again. */
+START_TEST(the_last_validation_is_cut) {
+    small_run r = valid_run();
+    static const char *const sets[] = {"data.valid.source=valid.de", "data.valid.target=valid.en",
+                                       "validation.beam=2", "validation.every=5",
+                                       "training.updates=5"};
+    bt_run *run;
+    kit_ok(bt_run_load(r.yaml, sets, 5, &run));
+    stop = 0;
+    kit_fails(bt_train(run,
+                       &(bt_train_options){
+                           .device = "cpu", .threads = 1, .stop = &stop, .progress = stop_at_five}),
+              BT_ESTOPPED, "--resume makes it");
+    bt_run_free(run);
+    ck_assert_ptr_nonnull(newest_checkpoint(r.out));
+    ck_assert(!is_file(in_out(r, "best.safetensors")));
+    ck_assert_int_eq(validations_of(r), 0);
+    const char *log = in_out(r, "log.jsonl");
+    kit_write_text(log, kit_str("%s{\"update\":5,\"valid_loss\":1}\n", file_text(log)));
+    const char *last = "training.updates=5";
+    check_status(train(r, VALID, "--set", last, "--resume"), 0);
+    ck_assert(is_file(in_out(r, "best.safetensors")));
+    ck_assert_int_eq(validations_of(r), 1);
+    program p = train(r, VALID, "--set", last, "--resume");
+    check_status(p, 0);
+    check_lacks(p.err, "validation loss");
+    ck_assert_int_eq(validations_of(r), 1);
+}
+END_TEST
+
+/* A BLEU of 0 would be better than every loss, whose score is below 0. */
+START_TEST(another_score_begins_anew) {
+    static const char *const sets[] = {"validation.metric=loss", "validation.beam=1",
+                                       "data.valid.source=train.de"};
+    static const char *const say[] = {"validation.metric", "validation.beam", "held-out"};
+    for (int i = 0; i < 3; i++) {
+        small_run r = valid_run();
+        check_status(train(r, VALID, "--updates", "5"), 0);
+        program p = train(r, VALID, "--resume", "--updates", "10", "--set", sets[i], "--set",
+                          kit_str("data.valid.target=%s.en", i == 2 ? "train" : "valid"), "--set",
+                          "validation.patience=1");
+        check_status(p, 0);
+        check_has(p.err, kit_str("%s", say[i]));
+        check_has(p.err, "counts no longer");
+        check_has(p.err, "best so far");
+        /* and is not told again */
+        p = train(r, VALID, "--resume", "--updates", "11", "--set", sets[i], "--set",
+                  kit_str("data.valid.target=%s.en", i == 2 ? "train" : "valid"));
+        check_status(p, 0);
+        check_lacks(p.err, "counts no longer");
+    }
+}
+END_TEST
+
 /* Inside the plan: resident memory stays within it, and a limit that the decoder needs more room in
  * is met with smaller batches. */
 START_TEST(within_the_plan) {
@@ -172,5 +240,7 @@ void add_valid(TCase *tc) {
     tcase_add_test(tc, patience_ends_the_run);
     tcase_add_test(tc, resumes_what_it_knew);
     tcase_add_test(tc, signal_in_validation);
+    tcase_add_test(tc, the_last_validation_is_cut);
+    tcase_add_test(tc, another_score_begins_anew);
     tcase_add_test(tc, within_the_plan);
 }

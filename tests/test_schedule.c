@@ -102,10 +102,22 @@ static bti_log_record record(int64_t update) {
                             .loss_scale = 1};
 }
 
+static bt_status open_log(const char *path, int64_t resume_update, bti_log_json **out) {
+    bti_log_json *log;
+    bt_status s = bti_log_json_open(path, &log);
+    if (s != BT_OK) return s;
+    s = bti_log_json_cut(log, resume_update, 0);
+    if (s == BT_OK)
+        *out = log;
+    else
+        bti_log_json_close(log);
+    return s;
+}
+
 static const char *written(int64_t updates) {
     const char *path = kit_str("%s/log.jsonl", kit_tmpdir());
     bti_log_json *log = NULL;
-    kit_ok(bti_log_json_open(path, 0, &log));
+    kit_ok(open_log(path, 0, &log));
     for (int64_t u = 1; u <= updates; u++) {
         bti_log_record r = record(u);
         kit_ok(bti_log_json_write(log, &r));
@@ -146,7 +158,7 @@ END_TEST
 START_TEST(extreme_numbers_stay_json) {
     const char *path = kit_str("%s/log.jsonl", kit_tmpdir());
     bti_log_json *log = NULL;
-    kit_ok(bti_log_json_open(path, 0, &log));
+    kit_ok(open_log(path, 0, &log));
     bti_log_record r = {
         INT64_MIN, INT64_MIN, -1.23456789e-300, -1.23456789e-300, NAN,       INT64_MIN, INT64_MIN,
         INT64_MIN, INFINITY,  UINT64_MAX,       UINT64_MAX,       -INFINITY, 1};
@@ -170,7 +182,7 @@ START_TEST(resuming_has_each_update_once) {
     for (int i = 0; i < 4; i++) {
         const char *path = written(100);
         bti_log_json *log = NULL;
-        kit_ok(bti_log_json_open(path, from[i], &log));
+        kit_ok(open_log(path, from[i], &log));
         for (int64_t u = from[i] + 1; u <= 120; u++) {
             bti_log_record r = record(u);
             kit_ok(bti_log_json_write(log, &r));
@@ -190,7 +202,7 @@ START_TEST(damaged_lines) {
     for (size_t cut = bytes / 3 * 2 + 1; cut < bytes; cut += 7) {
         bti_log_json *log = NULL;
         kit_write(path, data, cut);
-        kit_ok(bti_log_json_open(path, 3, &log));
+        kit_ok(open_log(path, 3, &log));
         bti_log_record r = record(3);
         kit_ok(bti_log_json_write(log, &r));
         bti_log_json_close(log);
@@ -199,16 +211,47 @@ START_TEST(damaged_lines) {
     const char *mixed = "garbage\n{\"update\": 1}\n\n { \"update\" : 2 }\n{\"update\":7}\nmore\n";
     bti_log_json *log = NULL;
     kit_write_text(path, mixed);
-    kit_ok(bti_log_json_open(path, 2, &log));
+    kit_ok(open_log(path, 2, &log));
     bti_log_json_close(log);
     char *left = kit_read(path, NULL);
     ck_assert_str_eq(left, "garbage\n{\"update\": 1}\n\n { \"update\" : 2 }\n");
     free(left);
-    kit_ok(bti_log_json_open(path, 0, &log)); /* a new run keeps nothing */
+    kit_ok(open_log(path, 0, &log)); /* a new run keeps nothing */
     bti_log_json_close(log);
     free(kit_read(path, &bytes));
     ck_assert_uint_eq(bytes, 0);
     free(data);
+}
+END_TEST
+
+/* A validation that will be made again, and not the one before it. */
+START_TEST(validations_to_come_are_cut) {
+    const char *path = written(0);
+    const char *kept = "{\"update\":1}\n{\"update\":1,\"valid_loss\":1}\n{\"update\":2}\n";
+    for (int again = 0; again < 2; again++) {
+        const char *all = kit_str("%s{\"update\":2,\"valid_loss\":1}\n", kept);
+        bti_log_json *log;
+        kit_write_text(path, all);
+        kit_ok(bti_log_json_open(path, &log));
+        kit_ok(bti_log_json_cut(log, 2, again));
+        bti_log_json_close(log);
+        char *left = kit_read(path, NULL);
+        ck_assert_str_eq(left, again ? kept : all);
+        free(left);
+    }
+}
+END_TEST
+
+START_TEST(a_log_is_one_runs) {
+    const char *path = written(2);
+    bti_log_json *log, *other = NULL;
+    kit_ok(bti_log_json_open(path, &log));
+    kit_fails(bti_log_json_open(path, &other), BT_EUSAGE, "another run writes there");
+    ck_assert_ptr_null(other);
+    holds(path, 2);
+    bti_log_json_close(log);
+    kit_ok(bti_log_json_open(path, &other));
+    bti_log_json_close(other);
 }
 END_TEST
 
@@ -218,7 +261,7 @@ START_TEST(a_full_disk_leaves_whole_lines) {
     free(kit_read(path, &bytes));
     bti_log_json *log = NULL;
     bti_log_record r = record(2);
-    kit_ok(bti_log_json_open(path, 1, &log));
+    kit_ok(open_log(path, 1, &log));
     kit_ok(bti_log_json_write(log, &r));
     r = record(3);
     struct rlimit old, small;
@@ -249,7 +292,7 @@ START_TEST(writing_allocates_nothing_and_opening_cleans_up) {
     int n = 1;
     for (;; n++) {
         bti_alloc_fail_at((uint64_t)n);
-        bt_status s = bti_log_json_open(path, 0, &log);
+        bt_status s = open_log(path, 0, &log);
         bti_alloc_fail_at(0);
         if (s == BT_OK) break;
         ck_assert_int_eq(s, BT_ENOMEM);
@@ -266,7 +309,7 @@ START_TEST(writing_allocates_nothing_and_opening_cleans_up) {
     bti_log_json_close(NULL);
     holds(path, 3);
     log = NULL;
-    kit_fails(bti_log_json_open(kit_str("%s/absent/log.jsonl", kit_tmpdir()), 0, &log), BT_EIO,
+    kit_fails(open_log(kit_str("%s/absent/log.jsonl", kit_tmpdir()), 0, &log), BT_EIO,
               "absent/log.jsonl");
     ck_assert_ptr_null(log);
 }
@@ -292,6 +335,8 @@ static void add(TCase *tc) {
     tcase_add_test(tc, extreme_numbers_stay_json);
     tcase_add_test(tc, resuming_has_each_update_once);
     tcase_add_test(tc, damaged_lines);
+    tcase_add_test(tc, validations_to_come_are_cut);
+    tcase_add_test(tc, a_log_is_one_runs);
     tcase_add_test(tc, a_full_disk_leaves_whole_lines);
     tcase_add_test(tc, writing_allocates_nothing_and_opening_cleans_up);
     tcase_add_test(tc, a_locale_with_commas_changes_nothing);

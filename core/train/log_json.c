@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* 13 names and numbers of at most 24 bytes come to half of it. */
@@ -31,7 +32,8 @@ typedef struct scan {
     size_t head_length;
     char head[HEAD_BYTES];
     int64_t resume;
-    int done; /* a line of a later update was met */
+    int again; /* its validation is no line to keep */
+    int done;  /* a line of a later update was met */
 } scan;
 
 static void take_byte(scan *s, char c) {
@@ -43,15 +45,19 @@ static void take_byte(scan *s, char c) {
     int64_t update;
     s->head[s->head_length] = 0;
     s->head_length = 0;
-    if (sscanf(s->head, " { \"update\" : %" SCNd64, &update) == 1 && update > s->resume)
+    int known = sscanf(s->head, " { \"update\" : %" SCNd64, &update) == 1;
+    int again = s->again && known && update == s->resume && strstr(s->head, "\"valid_") != NULL;
+    if (again || (known && update > s->resume))
         s->done = 1;
     else
         s->keep = s->at;
 }
 
-static bt_status cut(bti_log_json *log, int64_t resume_update) {
+bt_status bti_log_json_cut(bti_log_json *log, int64_t resume_update, int again) {
     char block[4096];
-    scan s = {.resume = resume_update, .done = resume_update <= 0};
+    scan s = {.resume = resume_update, .again = again, .done = resume_update <= 0};
+    if (lseek(log->fd, 0, SEEK_SET) != 0)
+        return bti_fail(BT_EIO, "%s: cannot read: %s", log->path, strerror(errno));
     while (!s.done) {
         ssize_t n = read(log->fd, block, sizeof block);
         if (n < 0 && errno == EINTR) continue;
@@ -65,7 +71,20 @@ static bt_status cut(bti_log_json *log, int64_t resume_update) {
     return BT_OK;
 }
 
-bt_status bti_log_json_open(const char *path, int64_t resume_update, bti_log_json **out) {
+/* A killed process has no lock any more. A file system without locks is used without. */
+static bt_status lock(const bti_log_json *log) {
+    int failed;
+    do {
+        failed = flock(log->fd, LOCK_EX | LOCK_NB) != 0;
+    } while (failed && errno == EINTR);
+    if (!failed || errno != EWOULDBLOCK) return BT_OK;
+    return bti_fail(BT_EUSAGE,
+                    "%s: another run writes there: wait for its end, or take another "
+                    "output",
+                    log->path);
+}
+
+bt_status bti_log_json_open(const char *path, bti_log_json **out) {
     bti_log_json *log = bti_alloc(1, sizeof *log);
     if (log == NULL) return BT_ENOMEM;
     bt_status status = BT_ENOMEM;
@@ -77,7 +96,7 @@ bt_status bti_log_json_open(const char *path, int64_t resume_update, bti_log_jso
         status = bti_fail(BT_EIO, "%s: cannot open the log: %s", path, strerror(errno));
         goto fail;
     }
-    status = cut(log, resume_update);
+    status = lock(log);
     if (status != BT_OK) goto fail;
     *out = log;
     return BT_OK;
@@ -148,6 +167,11 @@ static bt_status append(bti_log_json *log, size_t bytes, int64_t update) {
     if (n > 0 && ftruncate(log->fd, log->size) != 0) error = errno;
     return bti_fail(BT_EIO, "%s: cannot write the log line of update %" PRId64 ": %s", log->path,
                     update, strerror(error));
+}
+
+bt_status bti_log_json_flush(bti_log_json *log) {
+    if (fdatasync(log->fd) == 0 || errno == EINVAL) return BT_OK;
+    return bti_fail(BT_EIO, "%s: cannot flush: %s", log->path, strerror(errno));
 }
 
 bt_status bti_log_json_write(bti_log_json *log, const bti_log_record *record) {

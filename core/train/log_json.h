@@ -18,10 +18,15 @@ typedef struct bti_log_record {
 
 typedef struct bti_log_json bti_log_json;
 
-/* Opens or makes the file and cuts off what the run will write again: from the first line of an
- * update above resume_update (0: a new run, all of them), and a last line without its end. Other
- * lines stay as they are, readable or not. */
-bt_status bti_log_json_open(const char *path, int64_t resume_update, bti_log_json **out);
+/* Opens or makes the file, which is its run's alone until it is closed or the process ends:
+ * BT_EUSAGE while another one has it. Nothing of it is changed yet. */
+bt_status bti_log_json_open(const char *path, bti_log_json **out);
+/* Cuts off what the run will write again: from the first line of an update above resume_update (0:
+ * a new run, all of them), with `again` from the validation of that update too, and a last line
+ * without its end. Other lines stay as they are, readable or not. */
+bt_status bti_log_json_cut(bti_log_json *log, int64_t resume_update, int again);
+/* What was written so far outlasts a power cut. */
+bt_status bti_log_json_flush(bti_log_json *log);
 void bti_log_json_close(bti_log_json *log);
 
 /* A validation, logged after the line of its update. */

@@ -46,7 +46,15 @@ static int is_fixed(const bti_run_config *c, const char *key) {
     return 0;
 }
 
-static int is_outside(const char *key) {
+/* The rate of these schedules falls until the last update. */
+static int ends_rate(const bti_run_config *c, const char *key) {
+    bti_schedule_kind kind = c->schedule.kind;
+    return (kind == BTI_SCHEDULE_LINEAR || kind == BTI_SCHEDULE_COSINE) &&
+           strcmp(key, "training.updates") == 0;
+}
+
+static int is_outside(const bti_run_config *c, const char *key) {
+    if (ends_rate(c, key)) return 0;
     for (const char *const *k = outside; *k != NULL; k++)
         if (strncmp(*k, key, strlen(*k)) == 0) return 1;
     return 0;
@@ -56,17 +64,27 @@ static int is_outside(const char *key) {
 typedef struct difference {
     const bti_run_config *cfg;
     int fixed_only; /* else the other changes are told */
-    int rescaled;   /* what the loss scale was found for has changed */
+    bti_resume_changes changes;
     char text[512];
 } difference;
+
+/* Is a validation's score another with another value of it? */
+static int moves_score(const bti_run_config *c, const char *key) {
+    bti_metric metric = c->validation.metric;
+    if (strcmp(key, "validation.metric") == 0) return 1;
+    if (strcmp(key, "training.label_smoothing") == 0) return metric == BTI_METRIC_LOSS;
+    return strcmp(key, "validation.beam") == 0 &&
+           (metric == BTI_METRIC_BLEU || metric == BTI_METRIC_CHRF);
+}
 
 static void note_difference(void *user, const char *key, const char *was, const char *is) {
     difference *d = user;
     int is_same_run = !is_fixed(d->cfg, key);
-    if (is_same_run && is_outside(key)) return;
+    if (moves_score(d->cfg, key)) d->changes.rescored = key;
+    if (is_same_run && is_outside(d->cfg, key)) return;
     if (is_same_run) {
-        d->rescaled |= strcmp(key, "training.precision") == 0;
-        d->rescaled |= strcmp(key, "training.loss_scale") == 0;
+        d->changes.rescaled |= strcmp(key, "training.precision") == 0;
+        d->changes.rescaled |= strcmp(key, "training.loss_scale") == 0;
         if (!d->fixed_only) bti_log(BT_LOG_WARN, "%s is %s from here on; it was %s", key, is, was);
         return;
     }
@@ -165,7 +183,7 @@ static bt_status check_data(const bti_run_config *cfg, const bti_checkpoint *c,
  */
 
 bt_status bti_resume_check(const bti_run_config *cfg, const bti_checkpoint *c,
-                           const bti_checkpoint_info *here, int *rescaled) {
+                           const bti_checkpoint_info *here, bti_resume_changes *changes) {
     BT_TRY(check_tokenizers(cfg, c, here));
     difference d = {.cfg = cfg, .fixed_only = 1};
     bti_run_config *old;
@@ -178,6 +196,8 @@ bt_status bti_resume_check(const bti_run_config *cfg, const bti_checkpoint *c,
     d.fixed_only = 0;
     if (status == BT_OK) status = bti_run_config_compare(old, cfg, note_difference, &d);
     bti_run_config_free(old);
-    *rescaled = d.rescaled;
+    *changes = d.changes;
+    if (c->info.held_out != 0 && here->held_out != 0 && c->info.held_out != here->held_out)
+        changes->rescored = "the held-out text";
     return status;
 }

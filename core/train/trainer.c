@@ -34,8 +34,11 @@ typedef struct trainer {
     bti_validation *validation; /* NULL: the run does not validate */
     bti_checkpoint_info valid;  /* its fields of validation */
     double valid_loss, valid_score;
-    int64_t done;  /* updates done */
-    int64_t saved; /* update of the newest checkpoint; -1: none */
+    int64_t done;            /* updates done */
+    int64_t saved;           /* update of the newest checkpoint; -1: none */
+    int64_t saved_validated; /* the last validation that it knows of */
+    int owed;                /* a checkpoint was due and is not made yet */
+    int cut;                 /* the validation of the last update was due, and stopped */
     int64_t skipped, skipped_in_row;
     uint64_t peak; /* bytes */
     int computes;  /* the first update was looked at */
@@ -86,6 +89,7 @@ static bti_checkpoint_info info_of(const trainer *t) {
     info.loss_scale = t->engine->loss_scale;
     info.good = t->engine->good;
     info.corpus = bti_examples_checksum(&t->s->train);
+    if (t->s->held_out.count > 0) info.held_out = bti_examples_checksum(&t->s->held_out);
     info.run = t->run_text;
     info.data = t->data_text;
     for (int i = 0; i < 2; i++) {
@@ -100,13 +104,16 @@ static void report(const trainer *t, const bt_progress *p) {
 }
 
 static bt_status save(trainer *t) {
-    if (t->saved == t->done) return BT_OK;
+    t->owed = 0;
+    if (t->saved == t->done && t->saved_validated == t->valid.validated) return BT_OK;
+    BT_TRY(bti_log_json_flush(t->log)); /* updates that are in no log would not be written again */
     bti_checkpoint_info info = info_of(t);
     char *path = bti_checkpoint_path(t->cfg->output, t->done);
     if (path == NULL) return BT_ENOMEM;
     bt_status status = bti_checkpoint_save(t->engine, path, &info, 1);
     if (status == BT_OK) {
         t->saved = t->done;
+        t->saved_validated = t->valid.validated;
         report(t, &(bt_progress){.kind = BT_PROGRESS_CHECKPOINT, .update = t->done, .path = path});
         status = bti_checkpoint_prune(t->cfg->output, t->done, t->cfg->checkpoint.keep);
     }
@@ -139,6 +146,17 @@ static bt_status first_values(trainer *t) {
     return status;
 }
 
+/* Scores of another kind are no measure of those to come. */
+static void forget_scores(trainer *t, const char *what) {
+    if (t->valid.best_update > 0)
+        bti_log(BT_LOG_WARN,
+                "%s is another from here on: the best validation so far, after update %lld, counts "
+                "no longer",
+                what, (long long)t->valid.best_update);
+    t->valid.validated = t->valid.best_update = t->valid.worse = 0;
+    t->valid.best = 0;
+}
+
 /* First values, or the newest checkpoint's. */
 static bt_status begin(trainer *t) {
     bti_checkpoint *c = NULL;
@@ -149,15 +167,17 @@ static bt_status begin(trainer *t) {
         bti_log(BT_LOG_INFO, "no checkpoint in %s yet: starting", t->cfg->output);
     }
     if (c == NULL) return first_values(t);
-    int rescaled = 0;
+    bti_resume_changes changes = {0};
     double scale = t->engine->loss_scale;
     bti_checkpoint_info here = info_of(t);
-    bt_status status = bti_resume_check(t->cfg, c, &here, &rescaled);
+    bt_status status = bti_resume_check(t->cfg, c, &here, &changes);
     if (status == BT_OK) status = bti_checkpoint_load(c, t->engine, 1);
-    if (status == BT_OK && rescaled) status = bti_engine_set_scale(t->engine, scale, 0);
+    if (status == BT_OK && changes.rescaled) status = bti_engine_set_scale(t->engine, scale, 0);
     if (status == BT_OK) {
         t->done = t->saved = c->info.update;
         t->valid = c->info;
+        t->saved_validated = c->info.validated;
+        if (changes.rescored != NULL) forget_scores(t, changes.rescored);
         bti_log(BT_LOG_INFO, "going on from %s, after update %lld", c->path, (long long)t->done);
     }
     bti_checkpoint_close(c);
@@ -331,16 +351,24 @@ static int out_of_patience(const trainer *t) {
     return t->validation != NULL && patience > 0 && t->valid.worse >= patience;
 }
 
-/* What follows an update: validation, on its interval and at the end of the whole run, then a
- * checkpoint that knows of it. A validation that a signal cuts short is made again on resume. */
+/* On its interval and at the end of the whole run. */
+static int validation_due(const trainer *t) {
+    if (t->validation == NULL || t->done == 0 || t->valid.validated == t->done) return 0;
+    return t->done == t->s->run_end || due(t->cfg->validation.every, t->done);
+}
+
+/* What follows an update: validation, then a checkpoint that knows of it. A validation that a
+ * signal cuts short is made again on resume. While one update after the other is skipped nothing is
+ * learned: checkpoints wait, so that those from before are not pushed out. */
 static bt_status follow_up(trainer *t) {
-    int end = t->done == t->s->run_end;
-    if (t->validation != NULL && t->done > 0 && t->valid.validated != t->done &&
-        (end || due(t->cfg->validation.every, t->done))) {
+    t->cut = 0;
+    if (validation_due(t)) {
         bt_status status = validate(t);
         if (status != BT_OK && status != BT_ESTOPPED) return status;
+        t->cut = status == BT_ESTOPPED;
     }
-    return t->done > 0 && due(t->cfg->checkpoint.every, t->done) ? save(t) : BT_OK;
+    if (t->done > 0 && due(t->cfg->checkpoint.every, t->done)) t->owed = 1;
+    return t->owed && t->skipped_in_row == 0 ? save(t) : BT_OK;
 }
 
 static bt_status run(trainer *t) {
@@ -351,6 +379,11 @@ static bt_status run(trainer *t) {
     }
     BT_TRY(save(t));
     BT_TRY(save_model(t, "model.safetensors"));
+    if (t->cut)
+        return bti_fail(BT_ESTOPPED,
+                        "update %lld is done and saved, its validation is not made; --resume makes "
+                        "it",
+                        (long long)t->done);
     if (out_of_patience(t)) {
         bti_log(BT_LOG_INFO, "no better validation in %lld: done; the best was after update %lld",
                 (long long)t->valid.worse, (long long)t->valid.best_update);
@@ -404,14 +437,29 @@ static bt_status open_engine(trainer *t, const bti_session_options *options) {
                                t->options->stop, &t->validation);
 }
 
-/* The folder and what stands in it from the beginning, and its log, cut after what is done. */
-static bt_status open_output(trainer *t) {
-    BT_TRY(bti_output_write(t->s, t->run_text));
+/* Opens the log, by which the folder is this run's alone; before a text is read only where it is
+ * there already. */
+static bt_status open_log(trainer *t, int make) {
+    if (t->log != NULL) return BT_OK;
     char *path = bti_path_join(t->cfg->output, "log.jsonl");
-    if (path == NULL) return BT_ENOMEM;
-    bt_status status = bti_log_json_open(path, t->done, &t->log);
+    bt_status status = path == NULL ? BT_ENOMEM : BT_OK;
+    if (status == BT_OK && (make || bti_file_exists(path)))
+        status = bti_log_json_open(path, &t->log);
     bti_free(path);
     return status;
+}
+
+/* Makes the folder and takes it. Another run may have been there since it was looked at. */
+static bt_status take_output(trainer *t) {
+    BT_TRY(bti_dir_make(t->cfg->output));
+    BT_TRY(open_log(t, 1));
+    return bti_output_check(t->cfg, t->run_text, t->options->resume);
+}
+
+/* What stands in it from the beginning, and its log, cut after what is done. */
+static bt_status write_output(trainer *t) {
+    BT_TRY(bti_output_write(t->s, t->run_text));
+    return bti_log_json_cut(t->log, t->done, validation_due(t));
 }
 
 /* Pictures of the log, for people: a failure only says so. */
@@ -455,6 +503,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
                               .stop = options->stop};
     bt_status status = bti_run_config_print(t.cfg, &t.run_text);
     if (status == BT_OK) status = bti_output_check(t.cfg, t.run_text, options->resume);
+    if (status == BT_OK) status = open_log(&t, 0);
     char *kept =
         options->resume && status == BT_OK ? bti_path_join(t.cfg->output, "plan.json") : NULL;
     so.kept = kept;
@@ -463,13 +512,16 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     if (status == BT_OK) status = open_engine(&t, &so);
     if (status == BT_OK && stopped(&t))
         status = bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
+    if (status == BT_OK) status = take_output(&t);
     if (status == BT_OK) status = begin(&t);
-    if (status == BT_OK) status = open_output(&t);
+    if (status == BT_OK) status = write_output(&t);
     if (status == BT_OK) say_plan(&t);
     const int runs = status == BT_OK;
-    if (runs) status = run(&t);
+    if (runs) status = with_what_is_safe(&t, run(&t));
+    /* What follows may fail too, and is not why the run ended. */
+    char *why = status == BT_OK ? NULL : bti_strdup(bt_last_error());
+    if (t.done > 0 && t.log != NULL) plot(&t);
     bti_log_json_close(t.log);
-    if (t.done > 0) plot(&t);
     bti_validation_close(t.validation);
     bti_engine_free(t.engine);
     bti_session_close(t.s);
@@ -477,5 +529,7 @@ bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     bti_free(kept);
     bti_free(t.data_text);
     bti_free(t.run_text);
-    return runs ? with_what_is_safe(&t, status) : status;
+    if (why != NULL) bti_fail(status, "%s", why);
+    bti_free(why);
+    return status;
 }
