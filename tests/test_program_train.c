@@ -132,6 +132,17 @@ START_TEST(resume_tells_what_is_new) {
 }
 END_TEST
 
+/* Where the rate falls to the last update, another last update is another rate. */
+START_TEST(resume_tells_of_another_end) {
+    small_run r = small_run_new(60);
+    check_status(train(r, "--updates", "2", "--set", "schedule.kind=cosine"), 0);
+    program p = train(r, "--resume", "--updates", "3", "--set", "schedule.kind=cosine", "--set",
+                      "training.updates=40");
+    check_status(p, 0);
+    check_has(p.err, "training.updates is 40 from here on; it was 20");
+}
+END_TEST
+
 /* ---- outputs that are there already, or cannot be ----------------------------------------------
  */
 
@@ -304,6 +315,28 @@ END_TEST
 START_TEST(sigint) { stop_and_resume(SIGINT); }
 END_TEST
 
+/* A terminal that is closed. */
+START_TEST(sighup) {
+    void (*old)(int) = signal(SIGHUP, SIG_DFL); /* as the program inherits it */
+    stop_and_resume(SIGHUP);
+    signal(SIGHUP, old);
+}
+END_TEST
+
+/* Whoever read the messages is gone. */
+START_TEST(progress_that_nobody_reads) {
+    small_run r = small_run_new(60);
+    const char *program_path = getenv("BANTAM_PROGRAM");
+    const char *line = kit_str("%s train %s --threads 1 --device cpu --updates 5 "
+                               "--set checkpoint.every=1 2>&1 | head -c 1 > /dev/null",
+                               program_path ? program_path : "build/bantam", r.yaml);
+    program p =
+        program_run(&(program_how){.binary = "sh"}, (const char *const[]){"-c", line, NULL});
+    check_status(p, 0);
+    ck_assert(is_file(in_out(r, "checkpoint-0000000005.safetensors")));
+}
+END_TEST
+
 START_TEST(signal_twice) {
     small_run r = small_run_new(60);
     program p = start_long(r, NULL);
@@ -408,6 +441,20 @@ END_TEST
 START_TEST(a_rate_that_overflows) { ruin(small_run_new(60), "1e30"); }
 END_TEST
 
+/* The last update that learned nothing good is the only one of its kind that is kept. */
+START_TEST(skipped_updates_push_out_no_checkpoint) {
+    small_run r = small_run_new(60);
+    const char *every = "checkpoint.every=1", *all = "training.updates=60";
+    check_status(train(r, "--set", every, "--set", all, "--updates", "3"), 0);
+    program p = train(r, "--set", every, "--set", all, "--set", "optimizer.lr=1e30", "--set",
+                      "schedule.warmup=0", "--resume");
+    check_status(p, 1);
+    check_has(p.err, "20 updates in a row");
+    ck_assert(is_file(in_out(r, "checkpoint-0000000003.safetensors")));
+    check_status(train(r, "--set", every, "--set", all, "--updates", "5", "--resume"), 0);
+}
+END_TEST
+
 /* ---- B11: sizes that are not nice --------------------------------------------------------------
  */
 
@@ -462,6 +509,7 @@ void add_train(TCase *tc) {
     tcase_add_test(tc, devices_agree);
     tcase_add_test(tc, resume_refuses_another_run);
     tcase_add_test(tc, resume_tells_what_is_new);
+    tcase_add_test(tc, resume_tells_of_another_end);
     tcase_add_test(tc, a_run_is_not_overwritten);
     tcase_add_test(tc, output_cannot_be_made);
     tcase_add_test(tc, disk_full);
@@ -471,11 +519,14 @@ void add_train(TCase *tc) {
     tcase_add_test(tc, keep_and_every);
     tcase_add_test(tc, sigterm);
     tcase_add_test(tc, sigint);
+    tcase_add_test(tc, sighup);
+    tcase_add_test(tc, progress_that_nobody_reads);
     tcase_add_test(tc, signal_twice);
     tcase_add_test(tc, signal_while_reading);
     tcase_add_test(tc, warmup);
     tcase_add_test(tc, a_rate_of_two);
     tcase_add_test(tc, a_rate_that_overflows);
+    tcase_add_test(tc, skipped_updates_push_out_no_checkpoint);
     tcase_add_test(tc, awkward_widths);
     tcase_add_test(tc, log_fields);
 }

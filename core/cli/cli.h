@@ -68,8 +68,8 @@ int cli_fail(const cli_command *command, bt_status status);
 /* Prints a text of the library and frees it; the status is that of the call that made it. */
 int cli_print(const cli_command *command, bt_status status, char *text);
 
-/* The signal that asked to stop, 0 before. cli_catch_signals makes SIGINT and SIGTERM set it; a
- * second one ends the program at once. */
+/* The signal that asked to stop, 0 before. cli_catch_signals makes SIGINT, SIGTERM and (unless it
+ * is ignored) SIGHUP set it; a second one that is no SIGHUP ends the program at once. */
 extern volatile sig_atomic_t cli_stop;
 void cli_catch_signals(void);
 

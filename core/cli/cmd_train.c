@@ -28,6 +28,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     o.threads = cli_int(threads);
     cli_show_log(BT_LOG_INFO);
     cli_catch_signals();
+    signal(SIGPIPE, SIG_IGN); /* what shows the progress may end before the run */
     bt_status status = bt_run_load(file, sets.text, sets.count, &config);
     if (status == BT_OK) status = bt_train(config, &o);
     cli_progress_end();
@@ -38,6 +39,6 @@ static int run(const cli_command *self, int argc, char **argv) {
 
 const cli_command cli_train = {
     "train", "RUN.yaml", "trains the model of a run file", run,
-    "\"bantam train --keys\" lists the keys of a run file. SIGINT and "
-    "SIGTERM save a checkpoint and\n"
-    "end the run; a second one ends it at once, as is needed while a tokeniser is trained.\n"};
+    "\"bantam train --keys\" lists the keys of a run file. SIGINT, SIGTERM "
+    "and SIGHUP save a checkpoint\n"
+    "and end the run; a second one ends it at once, as is needed while a tokeniser is trained.\n"};

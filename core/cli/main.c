@@ -70,16 +70,19 @@ int cli_print(const cli_command *command, bt_status status, char *text) {
 volatile sig_atomic_t cli_stop;
 
 static void on_signal(int number) {
-    if (cli_stop) _exit(128 + number);
-    cli_stop = number;
+    /* a terminal that is closed may send several SIGHUP */
+    if (cli_stop && number != SIGHUP) _exit(128 + number);
+    if (!cli_stop) cli_stop = number;
 }
 
 /* Without SA_RESTART, so that a read that waits for input ends too. */
 void cli_catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, old;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
 }
 
 static bt_log_level log_least;
