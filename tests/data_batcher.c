@@ -52,7 +52,13 @@ static void check_epochs(const bti_corpus *c, int64_t batch, bti_batch_unit unit
         ck_assert_int_eq(got, total);
         bti_batcher *other;
         kit_ok(bti_batcher_new(c, bti_corpus_count(c), batch, unit, 1, &other));
-        ck_assert_int_eq(bti_batcher_updates(other, e), update - 1);
+        int64_t n;
+        kit_ok(bti_batcher_updates(other, e, 0, NULL, &n));
+        ck_assert_int_eq(n, update - 1);
+        for (int64_t most = update - 2; most <= update; most++) {
+            kit_ok(bti_batcher_updates(other, e, most, NULL, &n));
+            ck_assert_int_eq(n, most < 1 || most > update - 1 ? update - 1 : most);
+        }
         bti_batcher_free(other);
     }
     bti_batcher_free(b);
@@ -109,10 +115,29 @@ START_TEST(batcher_seed_and_resume) {
             bti_batcher_free(b);
             m = collect(a, u, u, y);
             ck_assert(m == 1 - x[at[u]] && memcmp(x + at[u], y, (size_t)m * 8) == 0);
-            if (u % 2) bti_batcher_updates(a, 2);
+            if (u % 2) kit_ok(bti_batcher_updates(a, 2, 0, NULL, &m));
         }
         bti_batcher_free(a);
         bti_batcher_free(d);
+    }
+    bti_corpus_free(c);
+}
+END_TEST
+
+/* More epochs than anybody waits for: counted no further than asked for, or than told to. */
+START_TEST(batcher_of_many_epochs) {
+    bti_corpus *c = batch_corpus();
+    volatile sig_atomic_t stop = 1;
+    for (int unit = 0; unit < 2; unit++) {
+        bti_batcher *b;
+        int64_t n;
+        kit_ok(bti_batcher_new(c, 100, (bti_batch_unit)unit, 1, &b));
+        kit_ok(bti_batcher_updates(b, INT64_MAX, 5, NULL, &n));
+        ck_assert_int_eq(n, 5);
+        if (unit == BTI_BATCH_TARGET_TOKENS)
+            kit_fails(bti_batcher_updates(b, INT64_MAX, 0, &stop, &n), BT_ESTOPPED,
+                      "updates were being counted");
+        bti_batcher_free(b);
     }
     bti_corpus_free(c);
 }
@@ -195,6 +220,7 @@ END_TEST
 void add_data_batcher(TCase *tc) {
     tcase_add_test(tc, batcher_epochs);
     tcase_add_test(tc, batcher_seed_and_resume);
+    tcase_add_test(tc, batcher_of_many_epochs);
     tcase_add_test(tc, batcher_epochs_differ);
     tcase_add_test(tc, batcher_order_is_even);
     tcase_add_test(tc, batcher_warm_steps_allocate_nothing);

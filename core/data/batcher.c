@@ -142,9 +142,20 @@ bt_status bti_batcher_get(bti_batcher *b, int64_t update, const int64_t **pairs,
     return BT_OK;
 }
 
-int64_t bti_batcher_updates(bti_batcher *b, int64_t epochs) {
-    if (b->unit == BTI_BATCH_SENTENCES) return epochs * updates_of_sentences(b);
+bt_status bti_batcher_updates(bti_batcher *b, int64_t epochs, int64_t most,
+                              const volatile sig_atomic_t *stop, int64_t *out) {
+    if (most == 0) most = INT64_MAX - 1;
+    if (b->unit == BTI_BATCH_SENTENCES) {
+        int64_t each = updates_of_sentences(b);
+        *out = epochs > most / each ? most : epochs * each;
+        return BT_OK;
+    }
     start_epoch(b, 1, 1);
-    while (b->epoch <= epochs) step(b);
-    return b->update - 1;
+    while (b->epoch <= epochs && b->update <= most) {
+        if (stop != NULL && *stop)
+            return bti_fail(BT_ESTOPPED, "nothing is written: updates were being counted");
+        step(b);
+    }
+    *out = b->update - 1;
+    return BT_OK;
 }

@@ -22,7 +22,9 @@ void bti_batcher_free(bti_batcher *b);
  * valid until the next call. Going forward one update at a time is cheap and allocates nothing. */
 bt_status bti_batcher_get(bti_batcher *b, int64_t update, const int64_t **pairs, int64_t *count,
                           int64_t *epoch);
-/* Updates of the first `epochs` epochs. */
-int64_t bti_batcher_updates(bti_batcher *b, int64_t epochs);
+/* Updates of the first `epochs` epochs, `most` (0: no limit) where there are more. Tokens must be
+ * gone through, as far as that; BT_ESTOPPED once *stop (may be NULL) is set meanwhile. */
+bt_status bti_batcher_updates(bti_batcher *b, int64_t epochs, int64_t most,
+                              const volatile sig_atomic_t *stop, int64_t *out);
 
 #endif

@@ -60,8 +60,9 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
     if (s->cfg->training.epochs > 0 && s->batcher == NULL) {
         if (last == 0) last = s->cfg->training.epochs; /* of a text that nobody has seen */
     } else if (s->cfg->training.epochs > 0) {
-        int64_t n = bti_batcher_updates(s->batcher, s->cfg->training.epochs);
-        if (last == 0 || n < last) last = n;
+        /* Where only epochs end the run all are counted: schedules need their number from the first
+         * update on. */
+        BT_TRY(bti_batcher_updates(s->batcher, s->cfg->training.epochs, last, s->stop, &last));
     }
     if (last == 0)
         return bti_fail(BT_EUSAGE, "training.updates and training.epochs are both 0: give one, the "
@@ -81,6 +82,7 @@ bti_updates bti_session_updates(const bti_session *s, const bti_model *m) {
                      .batch = c->training.batch,
                      .unit = c->training.batch_unit,
                      .seed = c->training.seed,
+                     .stop = s->stop,
                      .last = s->run_end, /* the plan is the same wherever this part of it ends */
                      .max_length = c->data.max_length};
     for (int i = 0; i < 2; i++)

@@ -121,6 +121,8 @@ static bt_status scan(const bti_updates *u, bti_batcher *b, bti_distinct *distin
     const int64_t last = bti_min(u->last, SCANNED);
     for (int64_t n = 1; n <= last; n++) {
         const int64_t *pair;
+        if (u->stop != NULL && *u->stop)
+            return bti_fail(BT_ESTOPPED, "nothing is written: updates were being counted");
         if (u->most_pairs > 0 && s->pairs >= u->most_pairs) break;
         int64_t count, epoch, rows[2] = {0, 0};
         BT_TRY(bti_batcher_get(b, n, &pair, &count, &epoch));

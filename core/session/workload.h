@@ -19,6 +19,7 @@ typedef struct bti_updates {
     int64_t max_length; /* sides are cut to so many tokens */
     int64_t most_pairs; /* 0, or a count ends when so many pairs have been looked at: for plans of
                            what might be */
+    const volatile sig_atomic_t *stop; /* non-zero: counting ends with BT_ESTOPPED; may be NULL */
 } bti_updates;
 
 /* Counts the first updates. With a shorter max_length than the corpus has, updates are formed as
