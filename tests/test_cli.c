@@ -595,7 +595,7 @@ START_TEST(files) {
     expect(kit_str("translate m --input %s --output /dev/full", in), 1, "",
            "/dev/full: cannot be written");
     expect(kit_str("translate m --input %s --output /nonexistent/x", in), 1, "", "/nonexistent/x");
-    expect(kit_str("translate m --input %s", dir), 1, "", "cannot be read");
+    expect(kit_str("translate m --input %s", dir), 2, "", "is a folder, not a file");
 }
 END_TEST
 

@@ -4,8 +4,11 @@
 
 #include "core/base/files.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- reader ---------------------------------------------------------------------------------- */
@@ -47,6 +50,13 @@ START_TEST(reader_lines) {
         {"a\xE2\x80\xA8z\vb\fc\x1C\x1D\x1E\xC2\x85\xE2\x80\xA9\n",
          {"a\xE2\x80\xA8z\vb\fc\x1C\x1D\x1E\xC2\x85\xE2\x80\xA9"},
          1},
+        /* A byte order mark, alone, cut, twice, and elsewhere. */
+        {BTI_TEXT_MARK "a\nb", {"a", "b"}, 2},
+        {BTI_TEXT_MARK, {0}, 0},
+        {BTI_TEXT_MARK "\n", {""}, 1},
+        {"\xEF\xBB", {"\xEF\xBB"}, 1},
+        {BTI_TEXT_MARK BTI_TEXT_MARK "a", {BTI_TEXT_MARK "a"}, 1},
+        {"a\n" BTI_TEXT_MARK "b", {"a", BTI_TEXT_MARK "b"}, 2},
     };
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         kit_write_text(path, of[i].text);
@@ -58,6 +68,99 @@ START_TEST(reader_lines) {
     toy_write_gz(path, "wb", "one\ntw", 6);
     toy_write_gz(path, "ab", "o\nthree", 7);
     check_lines(path, (const char *const[]){"one", "two", "three"}, 3);
+    /* What pads it, or follows otherwise, is not of the text. */
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *raw = kit_read(path, &n), *more = calloc(n + 1000, 1);
+        memcpy(more, raw, n);
+        if (i == 1) more[n] = 0x1F;
+        kit_write(path, more, i == 0 ? n + 1000 : n + 1);
+        free(raw);
+        free(more);
+        check_lines(path, (const char *const[]){"one", "two", "three"}, 3);
+    }
+}
+END_TEST
+
+/* Offsets are those in the file, its byte order mark counted. */
+START_TEST(offset_behind_a_mark) {
+    const char *path = kit_str("%s/t", kit_tmpdir()), *line;
+    bti_reader *r;
+    size_t n;
+    kit_write_text(path, BTI_TEXT_MARK "ab\nc\n");
+    kit_ok(bti_reader_open(path, &r));
+    for (int64_t at = 3; at <= 6; at += 3) {
+        kit_ok(bti_reader_next(r, &line, &n));
+        ck_assert_int_eq(bti_reader_offset(r), at);
+    }
+    bti_reader_close(r);
+}
+END_TEST
+
+static void do_nothing(int number) { (void)number; }
+
+typedef struct writer {
+    const char *path;
+    const void *data;
+    size_t bytes;
+    pthread_t reader;
+} writer;
+
+/* Bytes into a pipe, one at a time, each behind a signal to the thread that reads. */
+static void *write_between_signals(void *user) {
+    const writer *w = user;
+    FILE *f = fopen(w->path, "w");
+    setbuf(f, NULL);
+    for (size_t i = 0; i < w->bytes; i++) {
+        usleep(1000);
+        pthread_kill(w->reader, SIGUSR1);
+        fputc(((const char *)w->data)[i], f);
+    }
+    fclose(f);
+    return NULL;
+}
+
+static void read_through_signals(const char *fifo, const void *data, size_t bytes) {
+    writer w = {fifo, data, bytes, pthread_self()};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_between_signals, &w), 0);
+    check_lines(fifo, (const char *const[]){"one", "two", "three"}, 3);
+    pthread_join(thread, NULL);
+}
+
+/* Signals that mean nothing to the reader cost no byte, of plain text and of gzip. */
+START_TEST(signals_while_waiting) {
+    const char *fifo = kit_str("%s/fifo", kit_tmpdir()), *path = kit_str("%s/t", kit_tmpdir());
+    struct sigaction action = {.sa_handler = do_nothing}; /* without SA_RESTART */
+    sigaction(SIGUSR1, &action, NULL);
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    read_through_signals(fifo, BTI_TEXT_MARK "one\ntwo\nthree\n", 17);
+    toy_write_gz(path, "wb", "one\ntw", 6);
+    toy_write_gz(path, "ab", "o\nthree", 7);
+    size_t n;
+    char *raw = kit_read(path, &n);
+    read_through_signals(fifo, raw, n);
+    free(raw);
+}
+END_TEST
+
+/* A stop ends the wait, whichever thread had the signal. */
+START_TEST(stopped_while_waiting) {
+    const char *fifo = kit_str("%s/fifo", kit_tmpdir()), *line;
+    volatile sig_atomic_t stop = 0;
+    bti_reader *r;
+    size_t n;
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    int fd = open(fifo, O_RDWR);
+    ck_assert_int_eq(write(fd, "a\n", 2), 2);
+    kit_ok(bti_reader_open_until(fifo, &stop, &r));
+    kit_ok(bti_reader_next(r, &line, &n));
+    ck_assert_str_eq(line, "a");
+    stop = 1;
+    kit_fails(bti_reader_next(r, &line, &n), BT_ESTOPPED, "fifo was being read");
+    bti_reader_close(r);
+    kit_fails(bti_reader_open_until(fifo, &stop, &r), BT_ESTOPPED, "fifo was being read");
+    close(fd);
 }
 END_TEST
 
@@ -481,6 +584,9 @@ END_TEST
 
 static void add(TCase *tc) {
     tcase_add_test(tc, reader_lines);
+    tcase_add_test(tc, offset_behind_a_mark);
+    tcase_add_test(tc, signals_while_waiting);
+    tcase_add_test(tc, stopped_while_waiting);
     tcase_add_test(tc, reader_long_lines_and_offsets);
     tcase_add_test(tc, reader_faults);
     tcase_add_test(tc, crlf_is_said_once);

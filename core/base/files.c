@@ -62,6 +62,11 @@ fail:
     return s;
 }
 
+size_t bti_text_mark(const char *text, size_t bytes) {
+    const size_t n = sizeof BTI_TEXT_MARK - 1;
+    return bytes >= n && memcmp(text, BTI_TEXT_MARK, n) == 0 ? n : 0;
+}
+
 int bti_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
 int bti_dir_exists(const char *path) {

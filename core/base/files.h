@@ -9,6 +9,10 @@
 
 /* Reads a whole file (a NUL is added after *bytes); new buffer (bti_free). */
 bt_status bti_file_read(const char *path, char **data, size_t *bytes);
+/* Bytes of the byte order mark at the front of a text: some programs put it before UTF-8, and it is
+ * not of the text. */
+#define BTI_TEXT_MARK "\xEF\xBB\xBF"
+size_t bti_text_mark(const char *text, size_t bytes);
 /* Writes as a bti_aside does: all or nothing. */
 bt_status bti_file_write(const char *path, const void *data, size_t bytes);
 int bti_file_exists(const char *path);

@@ -72,6 +72,8 @@ int cli_print(const cli_command *command, bt_status status, char *text);
  * is ignored) SIGHUP set it; a second one that is no SIGHUP ends the program at once. */
 extern volatile sig_atomic_t cli_stop;
 void cli_catch_signals(void);
+/* Says that the signal came while `input` was being read; returns the exit status. */
+int cli_stopped(const cli_command *command, const char *input);
 
 /* Sends the library's notices to stderr, from `least` on. */
 void cli_show_log(bt_log_level least);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 20, BLOCK_LINES = 4096, NUL_WARNINGS = 10 };
@@ -123,7 +124,7 @@ static int fill(job *j) {
         if (more == NULL) return fail(j, j->in_name, "cannot be held in memory");
         j->data = more;
         wait_for_input(j->in);
-        if (cli_stop) return cli_fail(j->self, BT_ESTOPPED);
+        if (cli_stop) return cli_stopped(j->self, j->in_name);
         ssize_t n = read(j->in, j->data + j->bytes, BLOCK_BYTES / 4);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail(j, j->in_name, "cannot be read");
@@ -144,6 +145,13 @@ static void clean_line(job *j, char *line, size_t bytes) {
                 (long long)j->line_number);
     for (size_t i = 0; i < bytes; i++)
         if (line[i] == 0) line[i] = ' ';
+}
+
+/* A byte order mark before the first line is not of the text. */
+static void skip_mark(job *j) {
+    if (j->line_number > 0 || j->bytes < 3 || memcmp(j->data, "\xEF\xBB\xBF", 3) != 0) return;
+    j->bytes -= 3;
+    memmove(j->data, j->data + 3, j->bytes);
 }
 
 /* Cuts whole lines off the data (the last one may lack its end), at most BLOCK_LINES; *used are
@@ -172,6 +180,7 @@ static int translate(job *j, bt_translator *translator) {
     for (;;) {
         int code = fill(j);
         if (code != CLI_GO_ON) return code;
+        skip_mark(j);
         while (j->bytes > 0) {
             size_t used;
             code = cut_lines(j, &used);
@@ -219,11 +228,18 @@ static int translate_all(job *j, bt_translator *translator) {
                      j->in_name, (long long)j->before, examples);
 }
 
+/* A pipe by its name waits for its writer here. */
 static int open_input(job *j, const char *path) {
+    struct stat st;
     j->in_name = path ? path : "standard input";
-    j->in = path ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    do {
+        if (cli_stop) return cli_stopped(j->self, j->in_name);
+        j->in = path ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    } while (j->in < 0 && errno == EINTR);
+    if (j->in >= 0 && fstat(j->in, &st) == 0 && S_ISDIR(st.st_mode))
+        return cli_usage(j->self, "%s: is a folder, not a file", j->in_name);
     if (j->in >= 0) return CLI_GO_ON;
-    fail(j, path, "cannot be opened");
+    fail(j, j->in_name, "cannot be opened");
     return CLI_USAGE;
 }
 

@@ -85,6 +85,12 @@ void cli_catch_signals(void) {
         sigaction(SIGHUP, &action, NULL);
 }
 
+int cli_stopped(const cli_command *command, const char *input) {
+    fprintf(stderr, "bantam %s: stopped by signal %d: %s was being read\n", command->name,
+            (int)cli_stop, input);
+    return exit_status(BT_ESTOPPED);
+}
+
 static bt_log_level log_least;
 
 static void on_log(void *user, bt_log_level level, const char *text) {

@@ -65,9 +65,13 @@ int64_t bti_corpus_line(const bti_corpus *c, int64_t i); /* from 1, over all fil
 const bti_corpus_stats *bti_corpus_get_stats(const bti_corpus *c);
 uint64_t bti_corpus_checksum(const bti_corpus *c); /* of all ids, for resume */
 
-/* Lines of one text file, plain or .gz; "-" is standard input. */
+/* Lines of one text file, plain or .gz; "-" is standard input. A byte order mark before the first
+ * one is left out. */
 typedef struct bti_reader bti_reader;
 bt_status bti_reader_open(const char *path, bti_reader **out);
+/* The same; opening and reading give BT_ESTOPPED once *stop is set, waits included. */
+bt_status bti_reader_open_until(const char *path, const volatile sig_atomic_t *stop,
+                                bti_reader **out);
 /* The next line without its end; *line NULL at the end. Valid until the next call. */
 bt_status bti_reader_next(bti_reader *r, const char **line, size_t *bytes);
 /* Leaves out the notice about CRLF, for a text that is read a second time. */

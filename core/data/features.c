@@ -241,7 +241,7 @@ static bt_status add_list(bti_features *f, const bti_features_spec *spec, const 
     int64_t before = f->count;
     char *dir = bti_path_dir(list);
     if (dir == NULL) return BT_ENOMEM;
-    bt_status s = bti_reader_open(list, &r);
+    bt_status s = bti_reader_open_until(list, spec->stop, &r);
     if (s != BT_OK) {
         bti_free(dir);
         return s;

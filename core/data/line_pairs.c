@@ -237,7 +237,8 @@ static bt_status encode_file(encoding *x, size_t file) {
     bt_status s = BT_OK;
     for (int side = 0; s == BT_OK && side < 2; side++) {
         if (x->pool.tok[side] == NULL) continue;
-        s = bti_reader_open(bti_corpus_files(x->cfg, side)->path[file], &r[side]);
+        s = bti_reader_open_until(bti_corpus_files(x->cfg, side)->path[file], x->cfg->stop,
+                                  &r[side]);
         if (s == BT_OK) bti_reader_quiet(r[side]);
     }
     while (s == BT_OK && more) {

@@ -63,7 +63,7 @@ static bt_status add_word(bti_words *w, const char *path, const char *s, size_t 
 static bt_status add_all(bti_words *w, const char *path, const char *text, size_t bytes) {
     int crlf = 0;
     const char *end = text + bytes;
-    for (const char *s = text; s < end;) {
+    for (const char *s = text + bti_text_mark(text, bytes); s < end;) {
         const char *lf = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((lf ? lf : end) - s);
         int cr = lf != NULL && n > 0 && s[n - 1] == '\r';

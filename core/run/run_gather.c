@@ -1,5 +1,7 @@
 #include "core/run/run_gather.h"
 
+#include "core/base/files.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,6 +300,7 @@ bt_status bti_gather_set(bti_gathered *g, const char *set) {
 }
 
 bt_status bti_gather_file(bti_gathered *g, const char *text) {
+    text += bti_text_mark(text, strlen(text));
     return gather_text(g, (bti_origin){g->name, BTI_FROM_FILE}, text, NULL);
 }
 
