@@ -93,6 +93,13 @@ static const fault faults[] = {
     /* B12 */
     {"schedule:\n  warmup: -1\n",
      "run.yaml:2: schedule.warmup: \"-1\" is not a whole number from 0"},
+    /* in single precision, as they are used */
+    {"model:\n  dropout: 0.99999999\n",
+     "run.yaml:2: model.dropout: \"0.99999999\" becomes 1 in single precision"},
+    {"optimizer: {beta2: 0.99999999}\n", "run.yaml:1: optimizer.beta2: \"0.99999999\" becomes 1"},
+    {"optimizer: {eps: 1e-300}\n", "run.yaml:1: optimizer.eps: \"1e-300\" becomes 0 in"},
+    {"optimizer: {eps: 1e-39}\n", "optimizer.eps: \"1e-39\" becomes 0 in"},
+    {"optimizer: {weight_decay: 1e39}\n", "optimizer.weight_decay: \"1e39\" becomes inf in"},
     /* A4 */
     {"memory: {limit: 0}\n", "run.yaml:1: memory.limit: \"0\" is not auto or a size above 0"},
     {"memory: {limit: -5}\n", "memory.limit: \"-5\" is not"},

@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,6 +226,22 @@ static int read_real(const char *text, double *v) {
     return *end == 0 && end != text && isfinite(*v);
 }
 
+/* Numbers are used in single precision: they must be in range there too, and normal, as devices
+ * take smaller ones for 0. */
+static bt_status set_real(const bti_key *key, const char *text, double *out) {
+    double v;
+    if (!read_real(text, &v) || !in_range(key, v)) return refuse(key, text);
+    double single = (double)(float)v;
+    if (in_range(key, single) && isfinite(single) && (v == 0 || fabs(single) >= FLT_MIN)) {
+        *out = v;
+        return BT_OK;
+    }
+    char what[512];
+    bti_key_describe(key, what, sizeof what);
+    return bti_fail(BT_EINPUT, "\"%s\" becomes %.9g in single precision: give %s that it can hold",
+                    text, fabs(single) < FLT_MIN ? 0 : single, what);
+}
+
 static int read_bool(const char *text, int *v) {
     *v = strcasecmp(text, "true") == 0;
     return *v || strcasecmp(text, "false") == 0;
@@ -298,7 +315,6 @@ bt_status bti_key_set(void *base, const bti_key *key, const char *text, const ch
     void *field = (char *)base + key->offset;
     char *path, *one[1] = {(char *)text};
     int64_t whole;
-    double real;
     switch (key->type) {
     case BTI_KEY_PATH:
         if (text[0] == 0) return refuse(key, text);
@@ -319,9 +335,7 @@ bt_status bti_key_set(void *base, const bti_key *key, const char *text, const ch
         *(int64_t *)field = whole;
         return BT_OK;
     case BTI_KEY_REAL:
-        if (!read_real(text, &real) || !in_range(key, real)) return refuse(key, text);
-        *(double *)field = real;
-        return BT_OK;
+        return set_real(key, text, field);
     case BTI_KEY_SEED:
         return read_seed(text, field) ? BT_OK : refuse(key, text);
     case BTI_KEY_BOOL:
