@@ -3,6 +3,11 @@
 #include "tests/program_kit.h"
 
 #include <math.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/files.h"
 
 enum { EXAMPLES = 48, ROWS = 4, WIDTH = 6 };
 
@@ -319,6 +324,63 @@ START_TEST(captions) {
 }
 END_TEST
 
+/* Classes of text: with a byte order mark, cut, with bytes that are no text, from a file and from
+ * standard input, where a signal ends the wait. */
+START_TEST(classes_of_text) {
+    place p = {.dir = kit_tmpdir()};
+    const char *plain = in(p, "plain"), *odd = in(p, "odd"), *cut = in(p, "cut");
+    char *text = malloc(EXAMPLES * 16), *name = malloc(EXAMPLES * 8);
+    text[0] = name[0] = 0;
+    for (int i = 0; i < EXAMPLES; i++) {
+        strcat(text, i % 2 ? "ba ke\n" : "ke\n");
+        strcat(name, i % 2 ? "cat\n" : "dog\n");
+    }
+    p.yaml = in(p, "run.yaml");
+    p.out = in(p, "out");
+    kit_write(in(p, "texts"), text, strlen(text));
+    kit_write_text(in(p, "names"), kit_str(BTI_TEXT_MARK "%s", name));
+    free(text);
+    free(name);
+    kit_write_text(p.yaml, "output: out\n"
+                           "data: {train: {source: texts}, labels: {train: names}, max_length: 4}\n"
+                           "tokenizer: {kind: words, model: words.vocab, size: 20}\n"
+                           "model: {d_model: 16, ff: 32, heads: 2, encoder_layers: 1, dropout: 0}\n"
+                           "training: {batch: 12, updates: 3}\n");
+    check_status(train_it(p, "schedule.warmup=1"), 0);
+    ck_assert_str_eq(file_text(in(p, "out/labels.txt")), "cat\ndog\n");
+    kit_write_text(plain, "ke\nba ke\nba \xEF\xBF\xBD\nba ba\n");
+    static const char bytes[] = BTI_TEXT_MARK "ke\nba ke\nba \xFF\nba\0ba\n";
+    kit_write(odd, bytes, sizeof bytes - 1);
+    kit_write_text(cut, "ke ke ke ke ke\n");
+    program r = bantam("predict", p.out, "--source", plain, "--device", "cpu");
+    check_status(r, 0);
+    check_lacks(r.err, "warning");
+    const char *want = kit_str("%s", r.out);
+    program_how how = {.input = odd};
+    for (int piped = 0; piped < 2; piped++) {
+        r = bantam_how(how, "predict", p.out, "--source", piped ? "-" : odd, "--device", "cpu");
+        check_status(r, 0);
+        ck_assert_str_eq(r.out, want);
+        check_has(r.err, "warning: 2 lines are not UTF-8 or have a byte 00");
+    }
+    r = bantam("predict", p.out, "--source", cut, "--device", "cpu");
+    check_status(r, 0);
+    check_has(r.err, "warning: 1 lines are longer than data.max_length 4 and are cut");
+    const char *fifo = in(p, "fifo");
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    r = program_start(&(program_how){0}, (const char *const[]){"predict", p.out, "--source", fifo,
+                                                               "--device", "cpu", NULL});
+    FILE *f = fopen(fifo, "w"); /* waits until the program has opened it */
+    ck_assert_ptr_nonnull(f);
+    usleep(100000); /* it reads by now, or does not: the same comes of both */
+    kill(r.pid, SIGINT);
+    program_wait(&r);
+    fclose(f);
+    check_status(r, 130);
+    check_has(r.err, "predict: stopped by signal 2: ");
+}
+END_TEST
+
 /* Text and a feature: as many lines as examples, and rows that go together. */
 START_TEST(text_and_feature) {
     place p = new_place("  train: {source: texts, target: texts}\n"
@@ -487,6 +549,7 @@ void add_features(TCase *tc) {
     tcase_add_test(tc, numbers);
     tcase_add_test(tc, resumed);
     tcase_add_test(tc, captions);
+    tcase_add_test(tc, classes_of_text);
     tcase_add_test(tc, text_and_feature);
     tcase_add_test(tc, photographs);
     tcase_add_loop_test(tc, case2, 0, 2);

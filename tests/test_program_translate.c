@@ -162,8 +162,8 @@ START_TEST(scores_are_the_models) {
     kit_ok(bti_translator_open(trained_model(), &o, 1, &t));
     for (int i = 0; i < 4; i++) {
         bti_ids ids = {0};
-        int64_t cut = 0;
-        kit_ok(bti_translator_encode(t, 0, text[i], strlen(text[i]), &ids, &cut));
+        bti_amends amends = {0, 0};
+        kit_ok(bti_translator_encode(t, 0, text[i], strlen(text[i]), &ids, &amends));
         bti_source source = {.ids = ids.id, .count = ids.count};
         const bti_hypothesis *h;
         int32_t count, target[N][LENGTH];
@@ -423,10 +423,37 @@ START_TEST(signal_while_waiting) {
     fclose(f);
     check_status(p, 143);
     ck_assert_int_eq(count_lines(p.out), 1);
+    check_has(p.err, kit_str("bantam translate: stopped by signal 15: %s was being read\n", fifo));
+}
+END_TEST
+
+/* A byte order mark is no token of the first line. */
+START_TEST(byte_order_mark) {
+    const char *plain = kit_str("%s/a", kit_tmpdir()), *marked = kit_str("%s/b", kit_tmpdir());
+    kit_write_text(plain, "ba ke\nke\n");
+    kit_write_text(marked, "\xEF\xBB\xBF"
+                           "ba ke\nke\n");
+    program_how how = {.input = plain};
+    program a = bantam_how(how, "translate", trained_model(), "--device", "cpu", "--scores");
+    check_status(a, 0);
+    const char *want = kit_str("%s", a.out);
+    how.input = marked;
+    program b = bantam_how(how, "translate", trained_model(), "--device", "cpu", "--scores");
+    check_status(b, 0);
+    ck_assert_str_eq(b.out, want);
+}
+END_TEST
+
+START_TEST(folder_as_input) {
+    const char *dir = kit_tmpdir();
+    check_refused(bantam("translate", trained_model(), "--input", dir),
+                  kit_str("%s: is a folder, not a file", dir));
 }
 END_TEST
 
 void add_translate(TCase *tc) {
+    tcase_add_test(tc, byte_order_mark);
+    tcase_add_test(tc, folder_as_input);
     tcase_add_test(tc, lines_do_not_depend_on_the_batch);
     tcase_add_test(tc, same_lines_by_pipe_thread_and_file);
     tcase_add_test(tc, lists_of_hypotheses);

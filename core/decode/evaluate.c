@@ -58,7 +58,8 @@ static bt_status add_score(void *user, size_t index, const char *text, double sc
 
 /* Pairs with an empty side have no loss, as in training. */
 static bt_status add_losses(evaluation *e, size_t count) {
-    int64_t n = 0, cut[2] = {0, 0};
+    int64_t n = 0;
+    bti_amends amends[2] = {{0, 0}, {0, 0}};
     for (size_t i = 0; i < count; i++) {
         bti_sentence *s = &e->sentence[n];
         const int reads = e->translator->tokenizer[0] != NULL;
@@ -66,16 +67,16 @@ static bt_status add_losses(evaluation *e, size_t count) {
         for (int side = !reads; side < 2; side++) {
             const char *text = e->line[side][i];
             bti_ids *ids = &e->ids[side][i];
-            BT_TRY(bti_translator_encode(e->translator, side, text, strlen(text), ids, &cut[side]));
+            BT_TRY(
+                bti_translator_encode(e->translator, side, text, strlen(text), ids, &amends[side]));
             s->ids[side] = ids->id;
             s->count[side] = ids->count;
         }
         BT_TRY(bti_translator_features(e->translator, e->lines + (int64_t)i, e->rows[n], s));
         n += (s->count[0] > 0 || !reads) && s->count[1] > 0;
     }
-    if (cut[1] > 0) /* of the source, translation tells */
-        bti_log(BT_LOG_WARN, "%lld references are longer than data.max_length %lld and are cut",
-                (long long)cut[1], (long long)e->translator->cfg->data.max_length);
+    /* Of the source, translation tells. */
+    bti_translator_say_amends(e->translator, "references", &amends[1]);
     return bti_losses_run(e->translator->losses, e->sentence, n, NULL, &e->sum);
 }
 
@@ -84,7 +85,7 @@ static bt_status run(evaluation *e, const char *const path[2]) {
     bt_status s = BT_OK;
     for (int side = 0; s == BT_OK && side < 2; side++) {
         if (path[side] == NULL) continue;
-        s = bti_reader_open(path[side], &r[side]);
+        s = bti_reader_open_until(path[side], e->translator->options.stop, &r[side]);
         if (s == BT_OK) bti_reader_quiet(r[side]);
     }
     while (s == BT_OK) {
@@ -114,9 +115,11 @@ static void evaluation_free(evaluation *e) {
 }
 
 /* What is wrong with the text is told before a model is opened. Gives its lines. */
-static bt_status check_text(const char *source, const char *reference, int64_t *lines) {
+static bt_status check_text(const char *source, const char *reference,
+                            const volatile sig_atomic_t *stop, int64_t *lines) {
     char *path[2] = {(char *)(uintptr_t)source, (char *)(uintptr_t)reference};
-    bti_corpus_config cfg = {.source = {&path[0], source != NULL}, .target = {&path[1], 1}};
+    bti_corpus_config cfg = {
+        .source = {&path[0], source != NULL}, .target = {&path[1], 1}, .stop = stop};
     if ((source != NULL && strcmp(source, "-") == 0) || strcmp(reference, "-") == 0)
         return bti_fail(BT_EUSAGE, "evaluation reads its text twice: files, not standard input");
     return bti_corpus_check(&cfg, lines);
@@ -131,7 +134,7 @@ static bt_status check_model(const bt_translator *t, const char *model) {
 bt_status bt_evaluate(const char *model, const char *source, const char *reference,
                       const bt_translate_options *options, bt_evaluation *out) {
     int64_t lines;
-    BT_TRY(check_text(source, reference, &lines));
+    BT_TRY(check_text(source, reference, options->stop, &lines));
     evaluation *e = bti_alloc(1, sizeof *e);
     if (e == NULL) return BT_ENOMEM;
     bt_status s = bti_scorer_open(&(bt_score_options){.chrf = 1}, &e->scorer);

@@ -23,7 +23,8 @@ typedef struct prediction {
     bti_labels *labels;
     char **name; /* of classes and labels; NULL: the outputs are numbers */
     size_t names;
-    int64_t done; /* examples */
+    int64_t done;      /* examples */
+    bti_amends amends; /* of lines of the text */
     bti_loss_sum sum;
     bti_sentence sentence[BLOCK];
     bti_ids ids[BLOCK];
@@ -101,11 +102,10 @@ static bt_status open_labels(prediction *p) {
 static bt_status read_text(prediction *p, bti_ids *ids, int *there) {
     const char *line;
     size_t bytes;
-    int64_t cut = 0;
     BT_TRY(bti_reader_next(p->text, &line, &bytes));
     *there = line != NULL;
     if (!*there) return BT_OK;
-    BT_TRY(bti_translator_encode(p->model, 0, line, bytes, ids, &cut));
+    BT_TRY(bti_translator_encode(p->model, 0, line, bytes, ids, &p->amends));
     if (ids->count > 0) return BT_OK;
     return bti_ids_push(ids, bti_tokenizer_specials(p->model->tokenizer[0]).end);
 }
@@ -177,7 +177,9 @@ static bt_status run(prediction *p, bt_line_fn sink, void *user) {
     for (;;) {
         if (p->options->stop != NULL && *p->options->stop)
             return bti_fail(BT_ESTOPPED, "stopped on request");
+        p->amends = (bti_amends){0, 0};
         BT_TRY(read_block(p, &n));
+        bti_translator_say_amends(p->model, "lines", &p->amends);
         if (n == 0) return BT_OK;
         BT_TRY(bti_losses_run(p->model->losses, p->sentence, n, p->outputs, &p->sum));
         if (p->tally != NULL) bti_tally_add(p->tally, p->sentence, n, p->outputs);
@@ -193,7 +195,7 @@ static int is_stdin(const char *path) { return path != NULL && strcmp(path, "-")
  * where there is anything to compare it with. Text of standard input cannot be read twice. */
 static bt_status check_counts(const prediction *p) {
     const char *path = p->options->source, *units = "lines";
-    bti_corpus_config text = {.source = {(char **)(uintptr_t)&path, 1}};
+    bti_corpus_config text = {.source = {(char **)(uintptr_t)&path, 1}, .stop = p->options->stop};
     int64_t n = 0;
     if (p->labels == NULL && (p->model->shape.features == 0 || is_stdin(path))) return BT_OK;
     if (is_stdin(path))
@@ -249,7 +251,7 @@ static bt_status open_all(prediction *p, const char *model) {
                         "compares it with a reference",
                         model);
     BT_TRY(bti_translator_check_source(p->model, o->source));
-    if (o->source != NULL) BT_TRY(bti_reader_open(o->source, &p->text));
+    if (o->source != NULL) BT_TRY(bti_reader_open_until(o->source, o->stop, &p->text));
     BT_TRY(open_names(p, model));
     BT_TRY(open_labels(p));
     p->model->labels = p->labels;

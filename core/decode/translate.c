@@ -37,8 +37,8 @@ static void line_free(line *l) {
     bti_ids_free(&l->ids);
 }
 
-/* Text with every byte that is not UTF-8 replaced by U+FFFD and 00 by a space; NULL in *out
- * when all is well. */
+/* Text with every byte that is not UTF-8 replaced by U+FFFD and 00 by a space, in *out (bti_free);
+ * NULL when all is well. */
 static bt_status repair(const char *text, size_t bytes, char **out, size_t *out_bytes) {
     *out = NULL;
     if (bti_utf8_check(text, bytes) == bytes) return BT_OK;
@@ -65,30 +65,42 @@ static bt_status repair(const char *text, size_t bytes, char **out, size_t *out_
 }
 
 bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,
-                                bti_ids *ids, int64_t *cut) {
+                                bti_ids *ids, bti_amends *amends) {
     int64_t most = t->cfg->data.max_length;
+    char *fixed;
     ids->count = 0;
-    if (bti_line_blank(text, bytes)) return BT_OK;
-    BT_TRY(bti_tokenizer_encode(t->tokenizer[side], text, bytes, ids));
-    if (ids->count == 0) return BT_OK;
+    BT_TRY(repair(text, bytes, &fixed, &bytes));
+    if (fixed != NULL) amends->repaired++;
+    const char *good = fixed ? fixed : text;
+    bt_status status = bti_line_blank(good, bytes)
+                           ? BT_OK
+                           : bti_tokenizer_encode(t->tokenizer[side], good, bytes, ids);
+    bti_free(fixed);
+    if (status != BT_OK || ids->count == 0) return status;
     BT_TRY(bti_ids_push(ids, bti_tokenizer_specials(t->tokenizer[side]).end));
     if (ids->count > most) {
         ids->id[most - 1] = ids->id[ids->count - 1];
         ids->count = most;
-        ++*cut;
+        amends->cut++;
     }
     return BT_OK;
 }
 
-static bt_status encode_line(bt_translator *t, const char *text, line *l, int64_t *repaired,
-                             int64_t *cut) {
+void bti_translator_say_amends(const bt_translator *t, const char *lines,
+                               const bti_amends *amends) {
+    if (amends->repaired > 0)
+        bti_log(BT_LOG_WARN,
+                "%lld %s are not UTF-8 or have a byte 00; wrong bytes are read as U+FFFD, 00 as a "
+                "blank",
+                (long long)amends->repaired, lines);
+    if (amends->cut > 0)
+        bti_log(BT_LOG_WARN, "%lld %s are longer than data.max_length %lld and are cut",
+                (long long)amends->cut, lines, (long long)t->cfg->data.max_length);
+}
+
+static bt_status encode_line(bt_translator *t, const char *text, line *l, bti_amends *amends) {
     if (t->tokenizer[0] == NULL) return BT_OK;
-    size_t bytes = strlen(text);
-    char *fixed;
-    BT_TRY(repair(text, bytes, &fixed, &bytes));
-    if (fixed != NULL) (*repaired)++;
-    bt_status status = bti_translator_encode(t, 0, fixed ? fixed : text, bytes, &l->ids, cut);
-    bti_free(fixed);
+    bt_status status = bti_translator_encode(t, 0, text, strlen(text), &l->ids, amends);
     int32_t unk = bti_tokenizer_specials(t->tokenizer[0]).unk;
     for (int64_t i = 0; i < l->ids.count - 1; i++) t->source_unknown += l->ids.id[i] == unk;
     if (l->ids.count > 0) t->source_tokens += l->ids.count - 1;
@@ -182,21 +194,16 @@ static bt_status translate_all(bt_translator *t, call *c, bt_sink_fn sink, void 
 
 bt_status bt_translate(bt_translator *t, const char *const *text, size_t count, bt_sink_fn sink,
                        void *user) {
-    int64_t repaired = 0, cut = 0;
+    bti_amends amends = {0, 0};
     call c = {.count = count,
               .lines = bti_alloc(count, sizeof *c.lines),
               .sorted = bti_alloc(count, sizeof *c.sorted),
               .source = bti_alloc(count, sizeof *c.source)};
     bt_status status = c.lines == NULL || c.sorted == NULL || c.source == NULL ? BT_ENOMEM : BT_OK;
     for (size_t i = 0; i < count && status == BT_OK; i++)
-        status = encode_line(t, text[i], &c.lines[i], &repaired, &cut);
+        status = encode_line(t, text[i], &c.lines[i], &amends);
     say_unknown(t);
-    if (repaired > 0)
-        bti_log(BT_LOG_WARN, "%lld lines are not UTF-8; wrong bytes are read as U+FFFD",
-                (long long)repaired);
-    if (cut > 0)
-        bti_log(BT_LOG_WARN, "%lld lines are longer than data.max_length %lld and are cut",
-                (long long)cut, (long long)t->cfg->data.max_length);
+    bti_translator_say_amends(t, "lines", &amends);
     if (status == BT_OK) status = translate_all(t, &c, sink, user);
     t->example += (int64_t)count;
     for (size_t i = 0; c.lines != NULL && i < count; i++) line_free(&c.lines[i]);

@@ -48,9 +48,16 @@ bt_status bti_translator_match(const bt_translator *t, const char *path, int64_t
  * stays. */
 bt_status bti_translator_features(bt_translator *t, int64_t example, int32_t *rows,
                                   bti_sentence *s);
-/* Ids of a line (UTF-8) of a side with the end symbol, cut to data.max_length; none for a line that
- * is blank or nothing to the tokeniser. *cut counts those that are cut. */
+/* What was done to lines so that they could be read. */
+typedef struct bti_amends {
+    int64_t repaired, cut;
+} bti_amends;
+/* Ids of a line of a side with the end symbol, cut to data.max_length; none for a line that is
+ * blank or nothing to the tokeniser. Bytes that are not UTF-8 are read as U+FFFD, 00 as a blank.
+ * Counts a line that is amended. */
 bt_status bti_translator_encode(const bt_translator *t, int side, const char *text, size_t bytes,
-                                bti_ids *ids, int64_t *cut);
+                                bti_ids *ids, bti_amends *amends);
+/* Warns of lines ("lines", "references") that were amended. */
+void bti_translator_say_amends(const bt_translator *t, const char *lines, const bti_amends *amends);
 
 #endif
