@@ -587,7 +587,8 @@ START_TEST(files) {
     text = kit_read(out, NULL);
     ck_assert_str_eq(text, "<a>\n");
     free(text);
-    kit_write_text(in, "a\nb\n");
+    kit_write_text(in, "\xEF\xBB\xBF" /* a byte order mark is no text */
+                       "a\nb\n");
     expect(kit_str("translate m --input %s --output %s", in, out), 0, "", "");
     text = kit_read(out, NULL);
     ck_assert_str_eq(text, "<a>\n<b>\n");

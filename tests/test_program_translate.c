@@ -427,23 +427,6 @@ START_TEST(signal_while_waiting) {
 }
 END_TEST
 
-/* A byte order mark is no token of the first line. */
-START_TEST(byte_order_mark) {
-    const char *plain = kit_str("%s/a", kit_tmpdir()), *marked = kit_str("%s/b", kit_tmpdir());
-    kit_write_text(plain, "ba ke\nke\n");
-    kit_write_text(marked, "\xEF\xBB\xBF"
-                           "ba ke\nke\n");
-    program_how how = {.input = plain};
-    program a = bantam_how(how, "translate", trained_model(), "--device", "cpu", "--scores");
-    check_status(a, 0);
-    const char *want = kit_str("%s", a.out);
-    how.input = marked;
-    program b = bantam_how(how, "translate", trained_model(), "--device", "cpu", "--scores");
-    check_status(b, 0);
-    ck_assert_str_eq(b.out, want);
-}
-END_TEST
-
 START_TEST(folder_as_input) {
     const char *dir = kit_tmpdir();
     check_refused(bantam("translate", trained_model(), "--input", dir),
@@ -452,7 +435,6 @@ START_TEST(folder_as_input) {
 END_TEST
 
 void add_translate(TCase *tc) {
-    tcase_add_test(tc, byte_order_mark);
     tcase_add_test(tc, folder_as_input);
     tcase_add_test(tc, lines_do_not_depend_on_the_batch);
     tcase_add_test(tc, same_lines_by_pipe_thread_and_file);
