@@ -1,6 +1,7 @@
 /* Cases that people met (cases.md): A6 small allocations, A7 memory that others hold, A8 logits of
  * a large vocabulary, B10 sizes beyond 31 bits; and the two runs that lead the design. */
 #include "backends/registry.h"
+#include "core/decode/translator.h"
 #include "core/ops/ops.h"
 #include "core/report/advice.h"
 #include "core/report/plan_report.h"
@@ -202,6 +203,43 @@ START_TEST(where_it_fits) {
         {"model.d_model=4096", "model.ff=16384", "memory.optimizer_state=device", NULL}});
     ck_assert_str_eq(json_string_value(json_object_get(plan, "device")), "A100 80GB");
     json_decref(plan);
+}
+END_TEST
+
+/* So it is with a model that is asked. */
+START_TEST(where_a_translation_fits) {
+    static const struct {
+        const char *device;
+        uint64_t free[CROWDS];
+        const char *on; /* NULL: on none */
+    } of[] = {{"crowd:0,crowd:1", {100000, 64 * GIB}, "crowd 1"},
+              {"crowd:0,crowd:1", {64 * GIB, 64 * GIB}, "crowd 0"},
+              {"crowd:0,abacus,crowd:1", {100000, 64 * GIB}, "crowd 1"},
+              {"crowd:0,crowd:1", {100000, 50000}, NULL},
+              {"crowd:0", {100000, 64 * GIB}, NULL}};
+    small_run r = small_run_new(40);
+    check_status(train(r, "--updates", "1"), 0);
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        bt_translate_options o = BT_TRANSLATE_DEFAULTS;
+        bt_translator *t = NULL;
+        crowd_full();
+        for (int k = 0; k < CROWDS; k++) crowds[k].free = of[i].free[k];
+        o.device = of[i].device;
+        toy_log[0] = 0;
+        bt_set_log(toy_keep_log, NULL);
+        bt_status status = bti_translator_open(r.out, &o, 1, &t);
+        bt_set_log(NULL, NULL);
+        if (of[i].on == NULL) {
+            kit_fails(status, BT_EFIT, "translation does not fit in 100.05 MiB");
+            continue;
+        }
+        kit_ok(status);
+        ck_assert_str_eq(t->dev->info.name, of[i].on);
+        ck_assert_int_eq(toy_count(toy_log, "translation fits on crowd 1, not on crowd 0"),
+                         of[i].free[0] < GIB);
+        bt_translator_free(t);
+        for (int k = 0; k < CROWDS; k++) ck_assert_int_eq(crowds[k].allocs, crowds[k].freed);
+    }
 }
 END_TEST
 
@@ -440,6 +478,7 @@ void add_fit_cases(TCase *tc) {
     tcase_add_test(tc, held_by_others);
     tcase_add_test(tc, grabbed_after_the_plan);
     tcase_add_test(tc, where_it_fits);
+    tcase_add_test(tc, where_a_translation_fits);
     tcase_add_test(tc, large_vocabulary);
     tcase_add_test(tc, loss_of_zeros);
     tcase_add_test(tc, huge_batches);

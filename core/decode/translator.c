@@ -4,6 +4,8 @@
  * batches bounded by sentences, source rows and cache rows. */
 #include "core/decode/translator.h"
 
+#include <stdio.h>
+
 #include "backends/registry.h"
 #include "core/base/files.h"
 #include "core/base/num.h"
@@ -120,6 +122,34 @@ static bt_status plan(bt_translator *t) {
         b, (long long)t->cfg->data.max_length, t->options.beam, a);
 }
 
+/* Takes the first of several devices on which it fits; when it fits on none, what is said is of the
+ * first. */
+static bt_status plan_somewhere(bt_translator *t) {
+    const char *what = bti_has_decoder(&t->shape) ? "translation" : "prediction";
+    bti_device_list l;
+    int at = 0;
+    bti_device_list_make(t->options.device, &l);
+    BT_TRY(bti_device_next(&l, &at, t->options.threads, NULL, &t->dev));
+    bt_status status = plan(t);
+    if (status != BT_EFIT) return status;
+    char first[128], text[1024];
+    snprintf(first, sizeof first, "%s", t->dev->info.name);
+    snprintf(text, sizeof text, "%s", bt_last_error());
+    for (bt_dev *next; at < l.count;) {
+        if (bti_device_next(&l, &at, t->options.threads, NULL, &next) != BT_OK) break;
+        bti_decoder_free(t->decoder);
+        bti_losses_free(t->losses);
+        t->decoder = NULL;
+        t->losses = NULL;
+        bti_device_close(t->dev);
+        t->dev = next;
+        if (plan(t) != BT_OK) continue;
+        bti_log(BT_LOG_INFO, "%s fits on %s, not on %s", what, next->info.name, first);
+        return BT_OK;
+    }
+    return bti_fail(BT_EFIT, "%s", text);
+}
+
 static bt_status upload(bt_translator *t, bti_region region, uint64_t address, const void *data,
                         uint64_t bytes) {
     bt_view v = bti_arena_at(&t->arena, region, address);
@@ -188,8 +218,7 @@ static bt_status open_model(bt_translator *t, const bti_checkpoint *c) {
     BT_TRY(bti_translator_open_shape(t, c));
     BT_TRY(bti_model_new(&t->shape, c->info.vocab[0], c->info.vocab[1], BT_F32, &t->model));
     BT_TRY(bti_checkpoint_match(c, t->model));
-    BT_TRY(bti_device_choose(t->options.device, t->options.threads, &t->dev));
-    BT_TRY(plan(t));
+    BT_TRY(plan_somewhere(t));
     BT_TRY(bti_arena_take(&t->arena, t->dev));
     if (t->decoder != NULL) BT_TRY(bti_decoder_bind(t->decoder, &t->arena));
     if (t->losses != NULL) BT_TRY(bti_losses_bind(t->losses, &t->arena));

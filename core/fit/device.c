@@ -77,13 +77,6 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
     return bti_fail(BT_EDEVICE, "no device can be used (%s); bantam devices tells more", l->last);
 }
 
-bt_status bti_device_choose(const char *device, int threads, bt_dev **out) {
-    bti_device_list l;
-    int at = 0;
-    bti_device_list_make(device, &l);
-    return bti_device_next(&l, &at, threads, NULL, out);
-}
-
 /* ---- how much of it ----------------------------------------------------------------------------
  */
 

@@ -24,8 +24,6 @@ void bti_device_list_make(const char *device, bti_device_list *l);
  * is none left. */
 bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char **known,
                           bt_dev **out);
-/* The first usable one. */
-bt_status bti_device_choose(const char *device, int threads, bt_dev **out);
 
 /* What a run may use of a device's memory. */
 typedef struct bti_budget {
