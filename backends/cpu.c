@@ -195,7 +195,8 @@ static size_t bytes_of(const bt_view *v, int64_t batch0, int64_t s0, int64_t bat
     return (size_t)n * btcpu_size(v->dtype);
 }
 
-/* Runs one product on scratch that is mapped for it and given back. */
+/* Runs one product on scratch that is mapped for it and given back; one that would take more than
+ * half of what is free is left out. */
 static bt_status warm_one(bt_dev *dev, const bt_call *call) {
     const bt_gemm_params *p = &call->p.gemm;
     const uint64_t ws = bti_planning_cpu.ws_bytes(&dev->info, call);
@@ -209,6 +210,7 @@ static bt_status warm_one(bt_dev *dev, const bt_call *call) {
         c.t[i].off = off;
         off += (bytes[i] + BTCPU_ALIGN - 1) / BTCPU_ALIGN * BTCPU_ALIGN;
     }
+    if (off + ws > btcpu_available_memory() / 2) return BT_OK;
     bt_status status = cpu_alloc(dev, off + ws, &buf);
     if (status != BT_OK) return status;
     for (int i = 0; i < 3; i++) c.t[i].buf = buf;

@@ -233,6 +233,16 @@ START_TEST(warming_gives_its_scratch_back) {
 }
 END_TEST
 
+/* What there is no room for is left out. */
+START_TEST(warming_beyond_memory) {
+    bt_dev *dev = open_cpu(0);
+    bt_call c = {.op = BT_OP_GEMM, .p.gemm = {.alpha = 1}};
+    for (int i = 0; i < 3; i++) c.t[i] = (bt_view){NULL, 0, 1 << 21, 1 << 21, 1 << 21, BT_F32};
+    kit_ok(dev->ops->warm(dev, &c, 1));
+    bti_device_close(dev);
+}
+END_TEST
+
 /* ---- halves (ck_assert marks every pass: too slow for each of a million numbers) --------------
  */
 
@@ -445,6 +455,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, ranges_are_checked);
     tcase_add_test(tc, bytes_are_moved);
     tcase_add_test(tc, warming_gives_its_scratch_back);
+    tcase_add_test(tc, warming_beyond_memory);
     tcase_add_test(tc, halves_bit_for_bit);
     tcase_add_test(tc, products_past_a_slice);
 }

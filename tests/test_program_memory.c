@@ -288,6 +288,28 @@ START_TEST(long_text_takes_no_memory) {
 }
 END_TEST
 
+/* A plan takes little, whatever it plans: no product of the output layer is made whole for it. */
+START_TEST(plan_of_a_large_vocabulary) {
+    if (SANITIZED) {
+        kit_skip("an address sanitizer takes memory of its own");
+        return;
+    }
+    small_run r = small_run_new(1);
+    const char *words[] = {"plan",      r.yaml,
+                           "--device",  "cpu",
+                           "--set",     "tokenizer.model=absent",
+                           "--set",     "tokenizer.size=1000000",
+                           "--set",     "model.d_model=512",
+                           "--lengths", "15:15",
+                           NULL};
+    double bound = 200 * MIB + 8 * MIB * (double)sysconf(_SC_NPROCESSORS_ONLN);
+    program p = program_start(&(program_how){0}, words);
+    program_wait(&p);
+    check_has(p.out, "1,000,000 words");
+    ck_assert_msg((double)p.peak <= bound, "%" PRId64 " bytes, %.0f allowed", p.peak, bound);
+}
+END_TEST
+
 START_TEST(plan_fields) {
     small_run r = small_run_new(60);
     json_t *plan = plan_of(r.yaml, 0, "--device", "cpu", "--memory", "1GiB");
@@ -326,6 +348,7 @@ START_TEST(plan_fields) {
 END_TEST
 
 void add_memory(TCase *tc) {
+    tcase_add_test(tc, plan_of_a_large_vocabulary);
     tcase_add_test(tc, rare_long_pair_fits);
     tcase_add_test(tc, rare_long_pair_does_not_fit);
     tcase_add_test(tc, absurd_limits);

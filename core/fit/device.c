@@ -81,14 +81,19 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
  */
 
 #define WARM_ROWS 4096
+#define WARM_THREAD_ROWS 1024
 
 /* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
- * y. A library packs no more than some hundred of a weight's rows at a time in the first two. */
-static bt_call product_of(const bti_model *m, int kind, int64_t r, int64_t n, bt_dtype x,
-                          bt_dtype y) {
+ * y. A library packs no more than some hundred of a weight's rows at a time in the first two; in
+ * the third each thread of a library that runs on the host packs so many. */
+static bt_call product_of(const bt_dev_info *info, const bti_model *m, int kind, int64_t r,
+                          int64_t n, bt_dtype x, bt_dtype y) {
     int64_t d = m->cfg.d_model;
     bt_dtype w = m->params.dtype, type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
-    if (kind < 2 && n > WARM_ROWS) n = WARM_ROWS;
+    int64_t most = kind < 2            ? WARM_ROWS
+                   : info->host_memory ? WARM_ROWS + (int64_t)info->threads * WARM_THREAD_ROWS
+                                       : n;
+    if (n > most) n = most;
     int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
     bt_call call = {.op = BT_OP_GEMM};
     for (int k = 0; k < 3; k++)
@@ -110,11 +115,11 @@ bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t
     if (dev->ops->warm == NULL) return BT_OK;
     for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
         int64_t width = out ? bti_model_outputs(m) : wide;
-        call[n] = product_of(m, 0, decoding, width, own, own);
+        call[n] = product_of(&dev->info, m, 0, decoding, width, own, own);
         call[n++].p.gemm.stable_rows = 1;
         for (int kind = 0; kind < 3 && rows > 0; kind++) {
-            call[n] =
-                product_of(m, kind, out ? logit_rows : rows, width, m->data, out ? own : m->data);
+            call[n] = product_of(&dev->info, m, kind, out ? logit_rows : rows, width, m->data,
+                                 out ? own : m->data);
             call[n++].p.gemm.tf32 = (uint8_t)m->tf32;
         }
     }
