@@ -155,18 +155,23 @@ static void call_locked(int ta, int tb, int64_t m, int64_t n, int64_t k, float a
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Rows at a time. The library packs as many as its buffers hold, 128 MiB a thread with some, and
+ * keeps what it touched: that it gets no more bounds this, and costs nothing to speak of. */
+static int64_t row_slice(int threads) { return threads > 4 ? (int64_t)threads * 1024 : 4096; }
+
 /* The library's sizes are int: larger ones are cut. A leading dimension past int can only belong to
  * a matrix that has rows so long; cutting does not help, but memory does not hold two such rows
  * either, and of a single row the leading dimension does not matter. */
-static void call_sliced(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha,
+static void call_sliced(int threads, int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha,
                         const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                         float *c, int64_t ldc) {
-    for (int64_t i = 0; i < m; i += SLICE) {
+    const int64_t rows = row_slice(threads);
+    for (int64_t i = 0; i < m; i += rows) {
         for (int64_t j = 0; j < n; j += SLICE) {
             for (int64_t l = 0; l < k; l += SLICE) {
                 const float *ai = a + (ta ? l * lda + i : i * lda + l);
                 const float *bi = b + (tb ? j * ldb + l : l * ldb + j);
-                call_locked(ta, tb, least(m - i, SLICE), least(n - j, SLICE), least(k - l, SLICE),
+                call_locked(ta, tb, least(m - i, rows), least(n - j, SLICE), least(k - l, SLICE),
                             alpha, ai, least(lda, INT_MAX), bi, least(ldb, INT_MAX),
                             l > 0 ? 1.0f : beta, c + i * ldc + j, least(ldc, INT_MAX));
             }
@@ -179,7 +184,7 @@ void btcpu_sgemm(int threads, int ta, int tb, int64_t m, int64_t n, int64_t k, f
                  int64_t ldc) {
     pthread_mutex_lock(&blas.lock);
     omp_state before = set_threads(threads);
-    call_sliced(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    call_sliced(threads, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     restore_threads(before);
     pthread_mutex_unlock(&blas.lock);
 }

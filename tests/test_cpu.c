@@ -233,6 +233,28 @@ START_TEST(warming_gives_its_scratch_back) {
 }
 END_TEST
 
+/* The library's buffers do not grow with a product's rows: what warming sees holds for longer ones,
+ * such as the gradient of a large output layer. */
+START_TEST(many_rows_keep_no_more) {
+    enum { ROWS = 160000, INNER = 384, COLS = 64 };
+    bt_dev *dev = open_cpu(0);
+    bt_dev_info before, after;
+    bt_call c = {.op = BT_OP_GEMM, .p.gemm = {.alpha = 1, .trans_a = 1}};
+    for (int64_t rows = 4096 + 1024 * (int64_t)dev->info.threads;; rows = ROWS) {
+        c.t[BT_GEMM_A] = (bt_view){NULL, 0, INNER, rows, rows, BT_F32};
+        c.t[BT_GEMM_B] = (bt_view){NULL, 0, INNER, COLS, COLS, BT_F32};
+        c.t[BT_GEMM_C] = (bt_view){NULL, 0, rows, COLS, COLS, BT_F32};
+        kit_ok(dev->ops->warm(dev, &c, 1));
+        kit_ok(dev->ops->query(dev, rows == ROWS ? &after : &before));
+        if (rows == ROWS) break;
+    }
+    ck_assert_msg(after.runtime_bytes < before.runtime_bytes + (16u << 20),
+                  "runtime grew from %llu to %llu", (unsigned long long)before.runtime_bytes,
+                  (unsigned long long)after.runtime_bytes);
+    bti_device_close(dev);
+}
+END_TEST
+
 /* What there is no room for is left out. */
 START_TEST(warming_beyond_memory) {
     bt_dev *dev = open_cpu(0);
@@ -455,6 +477,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, ranges_are_checked);
     tcase_add_test(tc, bytes_are_moved);
     tcase_add_test(tc, warming_gives_its_scratch_back);
+    tcase_add_test(tc, many_rows_keep_no_more);
     tcase_add_test(tc, warming_beyond_memory);
     tcase_add_test(tc, halves_bit_for_bit);
     tcase_add_test(tc, products_past_a_slice);

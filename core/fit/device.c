@@ -85,7 +85,7 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
 
 /* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
  * y. A library packs no more than some hundred of a weight's rows at a time in the first two; in
- * the third each thread of a library that runs on the host packs so many. */
+ * the third one that runs on the host is given no more than so many for each thread. */
 static bt_call product_of(const bt_dev_info *info, const bti_model *m, int kind, int64_t r,
                           int64_t n, bt_dtype x, bt_dtype y) {
     int64_t d = m->cfg.d_model;
