@@ -131,7 +131,7 @@ START_TEST(batcher_of_many_epochs) {
     for (int unit = 0; unit < 2; unit++) {
         bti_batcher *b;
         int64_t n;
-        kit_ok(bti_batcher_new(c, 100, (bti_batch_unit)unit, 1, &b));
+        kit_ok(bti_batcher_new(c, bti_corpus_count(c), 100, (bti_batch_unit)unit, 1, &b));
         kit_ok(bti_batcher_updates(b, INT64_MAX, 5, NULL, &n));
         ck_assert_int_eq(n, 5);
         if (unit == BTI_BATCH_TARGET_TOKENS)

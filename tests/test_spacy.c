@@ -141,18 +141,17 @@ START_TEST(odd_input) {
 }
 END_TEST
 
-/* More different words than are kept. */
 /* What training skips gives an empty translation, also where the tokeniser has tokens for it. */
 START_TEST(lines_blank_to_training_and_translation) {
     static const char *const line[] = {"", " \t\r", "\v", "\f \v"};
     bti_run_config cfg = {.data.max_length = 10};
     bt_translator t = {.cfg = &cfg, .tokenizer = {spacy_open_small()}};
     bti_ids ids = {0};
-    int64_t cut = 0;
+    bti_amends amends = {0};
     for (int i = 0; i < 4; i++) {
         ck_assert(bti_line_blank(line[i], strlen(line[i])));
         if (i >= 2) ck_assert_str_ne(spacy_tokens(t.tokenizer[0], line[i]), "");
-        kit_ok(bti_translator_encode(&t, 0, line[i], strlen(line[i]), &ids, &cut));
+        kit_ok(bti_translator_encode(&t, 0, line[i], strlen(line[i]), &ids, &amends));
         ck_assert_int_eq(ids.count, 0);
     }
     bti_ids_free(&ids);
@@ -160,6 +159,7 @@ START_TEST(lines_blank_to_training_and_translation) {
 }
 END_TEST
 
+/* More different words than are kept. */
 START_TEST(many_different_words) {
     bti_tokenizer *t = spacy_open_small();
     int wrong = 0;
