@@ -389,7 +389,7 @@ START_TEST(stopped) {
     const char *path = sample_file(_i);
     bti_features *f = NULL;
     bti_features_spec spec = {.name = "x", .files = &path, .file_count = 1, .stop = &stop};
-    kit_fails(bti_features_open(&spec, &f), BT_ESTOPPED, "nothing is written");
+    kit_fails(bti_features_open(&spec, &f), BT_ESTOPPED, "being read");
 }
 END_TEST
 

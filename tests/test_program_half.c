@@ -127,8 +127,8 @@ static const char freeze[] = "--set=freeze=[\"*weight\", \"*norm*\", \"*proj*bia
                              "\"*linear2.bias\", \"generator.*\", \"transformer.decoder.*\"]";
 
 /* One update at a rate of 1e5 gives biases that activations in fp16 cannot hold: from then on every
- * gradient overflows, whatever the scale. It is halved to 1, then the run ends; checkpoints hold
- * what the last good update left, and fp32 goes on from them. */
+ * gradient overflows, whatever the scale. It is halved to 1, then the run ends; the newest
+ * checkpoint holds what the last good update left, and fp32 goes on from it. */
 START_TEST(b6_overflow_without_end) {
     small_run r = small_run_new(60);
     program p = half(r, "ref", "fp16", "--set=optimizer.lr=1e5", "--set=training.updates=60",
@@ -149,8 +149,7 @@ START_TEST(b6_overflow_without_end) {
     }
     json_decref(log);
     const char *last = newest_checkpoint(r.out);
-    check_has(last, "checkpoint-0000000017.safetensors");
-    ck_assert_int_eq(differ(last, in_out(r, "checkpoint-0000000001.safetensors")), 0);
+    check_has(last, "checkpoint-0000000001.safetensors"); /* none while updates are skipped */
     p = half(r, "ref", "fp32", "--resume", "--updates=19", freeze);
     check_status(p, 0);
     check_has(p.err, last);

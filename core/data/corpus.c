@@ -66,6 +66,7 @@ static bt_status scan_file(const bti_corpus_config *cfg, const char *path, scan 
         x->lines++;
     }
     bti_reader_close(r);
+    if (s == BT_ESTOPPED) return bti_corpus_stopped(cfg);
     if (s != BT_OK || x->nul_lines + x->bad_lines == 0) return s;
     char also[96] = "";
     if (x->nul && x->bad_lines > 0)

@@ -253,7 +253,7 @@ static bt_status encode_file(encoding *x, size_t file) {
     }
     bti_reader_close(r[0]);
     bti_reader_close(r[1]);
-    return s;
+    return s == BT_ESTOPPED ? bti_corpus_stopped(x->cfg) : s;
 }
 
 bt_status bti_encode_pairs(const bti_corpus_config *cfg, const bti_tokenizer *const tokenizer[2],

@@ -134,7 +134,7 @@ static bt_status check_model(const bt_translator *t, const char *model) {
 bt_status bt_evaluate(const char *model, const char *source, const char *reference,
                       const bt_translate_options *options, bt_evaluation *out) {
     int64_t lines;
-    BT_TRY(check_text(source, reference, options->stop, &lines));
+    BT_TRY(check_text(source, reference, options ? options->stop : NULL, &lines));
     evaluation *e = bti_alloc(1, sizeof *e);
     if (e == NULL) return BT_ENOMEM;
     bt_status s = bti_scorer_open(&(bt_score_options){.chrf = 1}, &e->scorer);
