@@ -131,15 +131,17 @@ bt_status btcu_note_held(bt_dev *dev) {
 
 bt_status btcu_query(bt_dev *dev, bt_dev_info *info) {
     const btcu_dev *d = btcu_self(dev);
-    const uint64_t most = runtime_most(d);
+    const uint64_t most = runtime_most(d), whole = d->held + CODE_BYTES;
     size_t room = 0, total = 0;
     uint64_t rest = 0;
     bt_status status = rest_of(dev, &room, &total, &rest);
     if (status != BT_OK) return status;
-    if (rest < d->held + CODE_BYTES) rest = d->held + CODE_BYTES;
+    uint64_t later = rest < whole ? whole - rest : 0; /* not loaded yet */
+    if (later > room) later = room;
+    rest += later;
     *info = dev->info;
     info->total_bytes = total;
-    info->free_bytes = room;
+    info->free_bytes = room - later;
     info->runtime_bytes = rest < most ? rest : most;
     return BT_OK;
 }

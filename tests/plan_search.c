@@ -279,6 +279,20 @@ START_TEST(kept_plan) {
     ck_assert_int_eq(same->fits, 1);
     ck_assert_uint_lt(same->total, plan->total);
     bti_run_plan_free(same);
+    /* What no search offers, from a file that was damaged, is not taken: caps of 2^31 rows end at
+     * the largest update, and pieces of a row are none. */
+    bti_choice odd = kept;
+    again.budget = 0;
+    again.wanted = &odd;
+    odd.sentences = odd.rows[0] = odd.rows[1] = INT32_MAX;
+    same = plan_search(&p, &again);
+    ck_assert_int_eq(same->fits, 1);
+    for (int i = 0; i < 2; i++) ck_assert_int_le(same->caps.rows[i], p.w.max_rows[i]);
+    bti_run_plan_free(same);
+    odd.logit_rows = 1;
+    same = plan_search(&p, &again);
+    ck_assert(same->fits && !same->as_wanted);
+    bti_run_plan_free(same);
     bti_run_plan_free(plan);
     kit_fails(bti_plan_file_read(path, "another", "fp32", p.model->layers, &kept), BT_EINPUT,
               "another device");

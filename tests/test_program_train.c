@@ -278,6 +278,27 @@ START_TEST(keep_and_every) {
 }
 END_TEST
 
+/* A plan file that was damaged is told of, and another plan is made. */
+START_TEST(damaged_plan) {
+    small_run r = small_run_new(60);
+    check_status(train(r, "--updates", "3"), 0);
+    const char *path = in_out(r, "plan.json");
+    json_t *plan = parse_json(file_text(path));
+    static const char *const key[] = {"sentences", "source_rows", "target_rows", "logit_rows"};
+    for (int i = 0; i < 4; i++)
+        json_object_set_new(plan, key[i], json_integer(i < 3 ? INT32_MAX : 1));
+    char *text = json_dumps(plan, 0);
+    kit_write_text(path, text);
+    free(text);
+    json_decref(plan);
+    program p = train(r, "--resume", "--updates", "4");
+    check_status(p, 0);
+    check_has(p.err, kit_str("%s: what it holds does not fit here: the run is planned anew", path));
+    check_log(r, 1, 4);
+    check_lacks(train(r, "--resume", "--updates", "5").err, "planned anew");
+}
+END_TEST
+
 /* ---- C5: signals -------------------------------------------------------------------------------
  */
 
@@ -504,6 +525,7 @@ START_TEST(log_fields) {
 END_TEST
 
 void add_train(TCase *tc) {
+    tcase_add_test(tc, damaged_plan);
     tcase_add_test(tc, resume_is_bit_identical);
     tcase_add_test(tc, resume_of_a_finished_run_changes_nothing);
     tcase_add_test(tc, devices_agree);

@@ -54,13 +54,12 @@ bt_status bti_corpus_stopped(const bti_corpus_config *cfg) {
 }
 
 static bt_status scan_file(const bti_corpus_config *cfg, const char *path, scan *x) {
-    bti_reader *r;
-    BT_TRY(bti_reader_open_until(path, cfg->stop, &r));
+    bti_reader *r = NULL;
     const char *line;
     size_t n;
-    bt_status s;
-    while ((s = bti_corpus_stopped(cfg)) == BT_OK && (s = bti_reader_next(r, &line, &n)) == BT_OK &&
-           line != NULL) {
+    bt_status s = bti_reader_open_until(path, cfg->stop, &r);
+    while (s == BT_OK && (s = bti_corpus_stopped(cfg)) == BT_OK &&
+           (s = bti_reader_next(r, &line, &n)) == BT_OK && line != NULL) {
         scan_line(x, r, line, n);
         x->last_empty = n == 0;
         x->lines++;

@@ -154,9 +154,10 @@ bti_shape bti_choice_caps(const bti_search *s, const bti_choice *c) {
     bti_shape caps = bti_plan_caps(s, c->parts);
     if (c->sentences == 0) return caps;
     bti_shape own = caps;
-    own.sentences = c->sentences;
+    own.sentences = bti_min(c->sentences, s->w->max_sentences);
     for (int i = 0; i < 2; i++) {
-        own.rows[i] = bti_max(c->rows[i], s->w->longest[i]);
+        int64_t most = bti_max(s->w->max_rows[i], s->w->longest[i]);
+        own.rows[i] = bti_min(bti_max(c->rows[i], s->w->longest[i]), most);
         own.distinct[i] = bti_min(own.rows[i], s->m->vocab[i]);
     }
     bti_workload_cap_segments(s->w, s->m, &own);

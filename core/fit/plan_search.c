@@ -172,13 +172,12 @@ static bt_status try_held(pick *k, bti_run_plan *plan) {
 
 /* A micro-batch so large that row numbers pass 32 bits, or that the layer's input alone does not
  * fit: nothing of it is emitted, its loops might be as long as the text. */
-static int hopeless(const pick *k, const bti_run_plan *plan, int64_t parts) {
-    bti_shape caps = bti_plan_caps(k->s, parts);
+static int hopeless(const pick *k, const bti_run_plan *plan, const bti_shape *caps) {
     uint64_t budget = k->s->opt->budget;
-    if (caps.rows[0] > INT32_MAX || caps.rows[1] > INT32_MAX) return 1;
-    uint64_t rows = (uint64_t)(caps.rows[0] > caps.rows[1] ? caps.rows[0] : caps.rows[1]);
+    if (caps->rows[0] > INT32_MAX || caps->rows[1] > INT32_MAX) return 1;
+    uint64_t rows = (uint64_t)(caps->rows[0] > caps->rows[1] ? caps->rows[0] : caps->rows[1]);
     uint64_t bytes = rows * (uint64_t)k->s->m->cfg.d_model * bti_dtype_size(k->s->m->params.dtype);
-    return budget > 0 && bytes + bti_plan_others(k->s, plan, &caps) > budget;
+    return budget > 0 && bytes + bti_plan_others(k->s, plan, caps) > budget;
 }
 
 static bt_status find_fastest(pick *k, bti_run_plan *plan) {
@@ -191,7 +190,8 @@ static bt_status find_fastest(pick *k, bti_run_plan *plan) {
     for (int64_t parts = 1, next; parts <= n && k->count < MOST_SETS; parts = next) {
         next = parts + (parts < 8 ? 1 : parts / 5);
         if (next > n && parts < n) next = n;
-        if (!hopeless(k, plan, parts)) bti_set_begin(&k->mixer, plan, parts, &k->sets[k->count++]);
+        bti_shape caps = bti_plan_caps(k->s, parts);
+        if (!hopeless(k, plan, &caps)) bti_set_begin(&k->mixer, plan, parts, &k->sets[k->count++]);
     }
     for (size_t i = 0; i < sizeof margin / sizeof margin[0] && !plan->fits; i++) {
         k->margin = margin[i];
@@ -200,6 +200,17 @@ static bt_status find_fastest(pick *k, bti_run_plan *plan) {
         if (o->budget == 0) break;
     }
     return BT_OK;
+}
+
+/* A choice from a file that no search offers: hopeless, or in pieces so small that its loops are as
+ * long as the text. */
+static int is_odd(const pick *k, const bti_run_plan *plan, const bti_choice *c) {
+    enum { MOST_SLICES = 256, SMALL_CHUNK = 32 }; /* smaller ones: of a single sentence */
+    bti_shape caps = bti_choice_caps(k->s, c);
+    int64_t rows = caps.rows[0] > caps.rows[1] ? caps.rows[0] : caps.rows[1];
+    return hopeless(k, plan, &caps) ||
+           (c->slice_rows > 0 && c->slice_rows < (rows + MOST_SLICES - 1) / MOST_SLICES) ||
+           (c->logit_rows < SMALL_CHUNK && caps.rows[1] > k->s->w->longest[1]);
 }
 
 /* ---- all --------------------------------------------------------------------------------------
@@ -211,9 +222,10 @@ static bt_status pick_all(pick *k, bti_run_plan *plan) {
     if (one_choice(k, &smallest)) {
         BT_TRY(bti_plan_count(k->s, &smallest, plan));
         plan->minimum = plan->total;
+        plan->as_wanted = k->s->opt->wanted != NULL && plan->fits;
         return BT_OK;
     }
-    if (k->s->opt->wanted != NULL) {
+    if (k->s->opt->wanted != NULL && !is_odd(k, plan, k->s->opt->wanted)) {
         bt_status status = bti_plan_count(k->s, k->s->opt->wanted, plan);
         plan->minimum = plan->total;
         plan->as_wanted = status == BT_OK && plan->fits;

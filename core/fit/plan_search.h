@@ -25,7 +25,7 @@ typedef struct bti_search {
 /* Caps for `parts` micro-batches of the largest update, as the options may force them. */
 bti_shape bti_plan_caps(const bti_search *s, int64_t parts);
 /* Those of a choice, which may come with its own: from a run that saw smaller updates they may cut
- * into more parts than it did, and grow then. */
+ * into more parts than it did, and grow then; beyond the largest update they are of no use. */
 bti_shape bti_choice_caps(const bti_search *s, const bti_choice *c);
 /* A mean micro-batch under these caps; gives how many of them make a mean update. */
 double bti_plan_mean(const bti_search *s, const bti_shape *caps, bti_shape *out);

@@ -109,8 +109,12 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
     bti_plan_options options = bti_session_plan_options(s);
     bti_choice kept;
     if (read_kept(s, o->kept, &kept)) options.wanted = &kept;
-    return bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
-                            &s->plan);
+    BT_TRY(bti_session_plan(s, s->model, w, s->cfg->data.max_length, &options, &s->decode_batch,
+                            &s->plan));
+    if (options.wanted != NULL && !s->plan->as_wanted)
+        bti_log(BT_LOG_WARN, "%s: what it holds does not fit here: the run is planned anew",
+                o->kept);
+    return BT_OK;
 }
 
 /* Smaller ones would be many, and no driver refuses them. */
