@@ -276,6 +276,7 @@ fi
 shared=$PWD/../shared
 text_file=$shared/data/multi30k/train
 spm=$shared/data/tokenizers/t5_32100_unigram.model
+xlmr=$shared/data/tokenizers/xlmr_250k_unigram.model
 tokenizer="{kind: sentencepiece, model: $spm}"
 if [ ! -e "$text_file.de" ] || [ ! -e "$spm" ]; then
     text speed_of "words that were made: there is no ../shared"
@@ -326,23 +327,27 @@ case1_run() {
     wait "$run"
     [ "$(case1_lines)" -ge 12 ]
 }
-if [ -e "$text_file.de" ] && [ -e "$shared/data/tokenizers/xlmr_250k_unigram.model" ]; then
+if [ -e "$text_file.de" ] && [ -e "$xlmr" ]; then
     if step "case 1" watched case1 case1_run; then
         value case1_tokens_per_s "$(speed_of case1 10)"
         step "plan of case 1" within_plan case1
         report_bytes case1
     fi
 fi
-# What PyTorch cannot do on this card is no fault of ours.
+# PyTorch beside both. What it cannot do on this card is no fault of ours.
 python=${PYTHON:-python3}
 if [ -e "$spm" ] && [ -e "$text_file.de" ] && "$python" -c 'import sentencepiece, torch
 from torch.nn.attention import sdpa_kernel
 torch.ones(1, device="cuda") + 1' 2>"$work/pytorch.log"; then
     ours=$failed
-    for mode in eager amp flash; do
-        step "pytorch $mode" "$python" tests/bench/pytorch_gpu.py --mode "$mode" --spm "$spm" \
-            --src "$text_file.de" --tgt "$text_file.en" &&
-            value "pytorch_$mode" "$(tail -n 1 "$work/pytorch $mode.log")"
+    for beside in base case1; do
+        [ $beside = base ] && pieces=$spm || pieces=$xlmr
+        [ -e "$pieces" ] || continue
+        for mode in eager amp flash; do
+            step "pytorch $beside $mode" "$python" tests/bench/pytorch_gpu.py --mode "$mode" --spm "$pieces" \
+                --src "$text_file.de" --tgt "$text_file.en" &&
+                value "pytorch_${beside}_$mode" "$(tail -n 1 "$work/pytorch $beside $mode.log")"
+        done
     done
     failed=$ours
 else
