@@ -37,7 +37,7 @@ START_TEST(inputs_are_not_written_over) {
         if (i == 3)
             sets[0] = "tokenizer.source.model=spm",
             sets[1] = kit_str("tokenizer.target.model=%s", toy_model());
-        if (i == 3) kit_write(in_dir(r, "spm"), NULL, 0);
+        if (i == 3) kit_write_text(in_dir(r, "spm"), "");
         kit_write_text(in_dir(r, names[i]), text);
         check_kept(train(r, "--set", "output=.", "--set", kit_str("data.train.source=%s", names[i]),
                          "--set", sets[0], "--set", sets[1]),
