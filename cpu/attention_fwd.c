@@ -104,9 +104,8 @@ static void fwd_queries(const fwd *a, const task *t, int64_t q0, int64_t n, cons
     if (end == 0) memset(w->ot, 0, (size_t)(d * BQ) * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         if (a->lse)
-            a->lse[(t->query_row + q0 + i) * a->lse_ld + t->head] =
-                w->sum[i] == 0.0f ? -INFINITY : w->max[i] + logf(w->sum[i]);
-        w->scale[i] = w->sum[i] == 0.0f ? 0.0f : 1.0f / w->sum[i];
+            a->lse[(t->query_row + q0 + i) * a->lse_ld + t->head] = w->max[i] + logf(w->sum[i]);
+        w->scale[i] = end == 0 ? 0.0f : 1.0f / w->sum[i];
     }
     transpose_out(w->ot, n, d, w->scale, a->o, t->query_row + q0, t->head_col, w->qt);
 }

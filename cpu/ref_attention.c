@@ -116,7 +116,7 @@ static void fwd_query(const seq_head *h, const btref_mat *o, const btref_mat *ls
                 mass *= shrink;
                 most = s;
             }
-            double p = exp(s - most);
+            double p = s == -INFINITY ? 0 : exp(s - most); /* also where nothing is larger */
             mass += p;
             if (f[j % KEYS] != 0) add_row(sum, f[j % KEYS] * p, h, &h->v, key_row(h, j), at, n);
         }

@@ -157,7 +157,9 @@ bt_status btref_cross_entropy(const btref_args *a) {
             lse = z_lse(&logits, &bias, r, &mean);
             get_z(&z, &logits, &bias, r, label, 1);
             out[1] = lse - z;
-            out[0] = (1 - p->smoothing) * out[1] + p->smoothing * (lse - mean);
+            out[0] = out[1];
+            if (p->smoothing > 0)
+                out[0] = (1 - p->smoothing) * out[1] + p->smoothing * (lse - mean);
         }
         btref_put(out, &loss, r, 0, 2);
         if (p->grad) loss_grad_row(p, p->grad_scale * loss_scale, &logits, &bias, r, label, lse);

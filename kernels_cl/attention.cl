@@ -243,7 +243,7 @@ __kernel GROUP(AWG) void k_attn_fwd(CDMAT(q), CDMAT(k), CDMAT(v), IMAT(seq), IMA
                 float sum = 0.0f;
                 for (int t = 0; t < TK; t++) sum += side[ROW(i)][t];
                 for (int n = 0; n < CW; n++)
-                    acc[i][n] = sum == 0.0f ? (wide)(0.0f) : acc[i][n] / sum;
+                    acc[i][n] = s.key_count == 0 ? (wide)(0.0f) : acc[i][n] / sum;
                 if (HAS(lse) && tk == 0 && out == 0)
                     lse[(s.query_row + row) * lse_ld + s.head] = most[i] + log(sum);
             }

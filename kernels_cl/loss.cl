@@ -173,7 +173,8 @@ __kernel GROUP(RG) void k_topk(CMAT(logits), CMAT(bias), MAT(value), __global in
     USE(value) + row * value_ld;
     __global int *id = id_base + id_off + row * id_ld;
     const row_sums s = sum_row(logits, bias, HAS(bias), cols, tmp);
-    const float lse = s.most + log(s.mass);
+    const int any = s.mass > 0.0f; /* 0 for a NaN too */
+    const float lse = any ? s.most + log(s.mass) : NAN;
     best_of_lanes(logits, bias, HAS(bias), cols, forbid, top, top_id);
     for (long place = 0; place < k; place++) {
         int mine = (int)lid * W;
@@ -188,9 +189,9 @@ __kernel GROUP(RG) void k_topk(CMAT(logits), CMAT(bias), MAT(value), __global in
             }
             barrier(CLK_LOCAL_MEM_FENCE);
         }
-        const int lane = tmp_lane[0], found = isnan(lse) ? -1 : top_id[lane];
+        const int lane = tmp_lane[0], found = any ? top_id[lane] : -1;
         if (lid == 0) {
-            value[place] = isnan(lse) ? lse : found < 0 ? -INFINITY : top[lane] - lse;
+            value[place] = any && found < 0 ? -INFINITY : top[lane] - lse;
             id[place] = found;
         }
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
 #pragma unroll
             for (int i = 0; i < RQ; i++) {
-                const float sum = sum_of_keys(mass[i]), part = sum == 0.0f ? 0.0f : 1.0f / sum;
+                const float sum = sum_of_keys(mass[i]), part = keys == 0 ? 0.0f : 1.0f / sum;
                 const int64_t row = i0 + tq * RQ + i;
 #pragma unroll
                 for (int n = 0; n < NS; n++)

@@ -213,9 +213,10 @@ __global__ void __launch_bounds__(THREADS) k_topk(btcu_topk a) {
     float *value = row_of<float>(a.value, blockIdx.x);
     int32_t *id = row_of<int32_t>(a.id, blockIdx.x);
     const row_sums s = sum_row<false, 1>(logits, (const float *)a.bias.p, a.cols, NULL, tmp);
-    const float lse = s.most + logf(s.mass);
+    const bool any = s.mass > 0.0f; /* false for a NaN too */
+    const float lse = any ? s.most + logf(s.mass) : NAN;
     const candidate none = {0.0f, -1};
-    candidate own = isnan(lse) ? none : next_best(a, logits, none);
+    candidate own = any ? next_best(a, logits, none) : none;
     for (int64_t place = 0; place < a.k; place++) {
         candidate best = best_of_warp(own);
         if (threadIdx.x % 32 == 0) top[place % 2][threadIdx.x / 32] = best;
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(THREADS) k_topk(btcu_topk a) {
         best = best_of_warp(threadIdx.x % 32 < blockDim.x / 32 ? top[place % 2][threadIdx.x % 32]
                                                                : none);
         if (threadIdx.x == 0) {
-            value[place] = isnan(lse) ? lse : best.id < 0 ? -INFINITY : best.z - lse;
+            value[place] = any && best.id < 0 ? -INFINITY : best.z - lse;
             id[place] = best.id;
         }
         if (best.id >= 0 && best.id == own.id) own = next_best(a, logits, best);

@@ -5,12 +5,6 @@
 #include "backends/registry.h"
 #include "tests/far.h"
 
-/* ck_assert writes a mark on every pass, which is too slow for one of each element. */
-#define EXPECT(cond, ...) \
-    do { \
-        if (!(cond)) ck_abort_msg(__VA_ARGS__); \
-    } while (0)
-
 bt_dtype cf_type = BT_F32;
 
 const cf_shape cf_shapes[] = {{0, 65},   {1, 1},     {1, 64},  {2, 63},   {3, 2},
@@ -36,7 +30,7 @@ int64_t cf_below(int64_t n) { return (int64_t)(random_word() % (uint64_t)n); }
 static void **owned;
 static size_t owned_count, owned_room;
 
-static void *take(size_t bytes) {
+void *cf_take(size_t bytes) {
     if (owned_count == owned_room) {
         owned_room = owned_room ? 2 * owned_room : 64;
         owned = realloc(owned, owned_room * sizeof *owned);
@@ -112,7 +106,7 @@ void cf_begin(cf_call *c, bt_op op, const char *fmt, ...) {
 }
 
 /* The type of operand i when the op runs in `type`; in the oracle's fp64 all are that. */
-static bt_dtype type_of(const cf_call *c, int i, bt_dtype type) {
+bt_dtype cf_type_of(const cf_call *c, int i, bt_dtype type) {
     if (c->t[i].own_type && type != BT_F64) return c->t[i].type;
     switch (bti_op_info(c->op)->operand[i].type) {
     case BT_TYPE_INT:
@@ -128,8 +122,8 @@ static bt_dtype type_of(const cf_call *c, int i, bt_dtype type) {
 
 double cf_round(const cf_call *c, int i, double x) {
     double cell = 0;
-    bti_store(&cell, type_of(c, i, cf_type), 0, x);
-    return bti_load(&cell, type_of(c, i, cf_type), 0);
+    bti_store(&cell, cf_type_of(c, i, cf_type), 0, x);
+    return bti_load(&cell, cf_type_of(c, i, cf_type), 0);
 }
 
 double *cf_add_stored(cf_call *c, int i, int64_t rows, int64_t cols, int64_t srows, int64_t scols) {
@@ -144,8 +138,8 @@ double *cf_add_stored(cf_call *c, int i, int64_t rows, int64_t cols, int64_t sro
                       .mag = 1,
                       .own_type = t->own_type,
                       .type = t->type};
-    t->x = take(n * sizeof *t->x);
-    t->written = take(n);
+    t->x = cf_take(n * sizeof *t->x);
+    t->written = cf_take(n);
     memset(t->written, info->role != BT_ROLE_IN, n);
     for (size_t k = 0; k < n; k++)
         if (info->type == BT_TYPE_INT)
@@ -224,7 +218,7 @@ static void place_operands(image *im, const cf_call *c, bt_dtype type, int layou
     for (int i = 0; i < bti_op_info(c->op)->operands; i++) {
         const cf_operand *t = &c->t[i];
         if (!t->present || (alias && alias[i] >= 0)) continue;
-        bt_dtype dt = type_of(c, i, type);
+        bt_dtype dt = cf_type_of(c, i, type);
         int64_t gap = fours ? 7 - (t->scols + 3) % 4 : layout ? 1 + 2 * i % 5 : 0;
         int64_t lead = layout && !fours ? (size / 2 + i) % 4 : 0;
         at = up(at + GUARD, alignment);
@@ -302,9 +296,9 @@ static void check_untouched(const image *im, const image *after, const cf_call *
     if (im->ws_bytes) memcpy(im->bytes + im->ws_off, after->bytes + im->ws_off, im->ws_bytes);
     if (memcmp(im->bytes, after->bytes, im->size) == 0) return;
     for (uint64_t k = 0; k < im->size; k++)
-        EXPECT(im->bytes[k] == after->bytes[k],
-               "%s (%s; %s): byte %llu changed, which it may not write", bti_op_info(c->op)->name,
-               c->what, label, (unsigned long long)k);
+        CF_EXPECT(im->bytes[k] == after->bytes[k],
+                  "%s (%s; %s): byte %llu changed, which it may not write",
+                  bti_op_info(c->op)->name, c->what, label, (unsigned long long)k);
 }
 
 static cf_result read_result(const image *im, const cf_call *c) {
@@ -312,7 +306,7 @@ static cf_result read_result(const image *im, const cf_call *c) {
     for (int i = 0; i < bti_op_info(c->op)->operands; i++) {
         const cf_operand *t = &c->t[i];
         if (!t->present || bti_op_info(c->op)->operand[i].role == BT_ROLE_IN) continue;
-        double *y = result.y[i] = take((size_t)(t->srows * t->scols) * sizeof *y);
+        double *y = result.y[i] = cf_take((size_t)(t->srows * t->scols) * sizeof *y);
         for (int64_t r = 0; r < t->srows; r++)
             for (int64_t k = 0; k < t->scols; k++)
                 y[r * t->scols + k] = bti_load(cell(im, i, r, k), im->view[i].dtype, 0);
@@ -345,9 +339,9 @@ static cf_result run(bench *b, const cf_call *c, bt_dtype type, int layout, cons
     if (b == &under_test) {
         run_once(b, &call, im.bytes, again, im.size, c);
         if (im.ws_bytes) memcpy(again + im.ws_off, after.bytes + im.ws_off, im.ws_bytes);
-        EXPECT(memcmp(again, after.bytes, im.size) == 0,
-               "%s (%s; %s): the second run gives other bits", bti_op_info(c->op)->name, c->what,
-               label);
+        CF_EXPECT(memcmp(again, after.bytes, im.size) == 0,
+                  "%s (%s; %s): the second run gives other bits", bti_op_info(c->op)->name, c->what,
+                  label);
     }
     check_untouched(&im, &after, c, label);
     cf_result result = read_result(&after, c);
@@ -365,96 +359,4 @@ cf_result cf_run(bt_dev *dev, const cf_call *c, bt_dtype type, int layout, const
 cf_result cf_oracle(const cf_call *c) {
     open_bench(&oracle, "ref");
     return run(&oracle, c, BT_F64, 0, NULL);
-}
-
-/* ---- comparing ---------------------------------------------------------------------------------
- */
-
-static double epsilon(bt_dtype t) {
-    return t == BT_F64 ? 0x1p-52 : t == BT_F16 ? 0x1p-10 : t == BT_BF16 ? 0x1p-7 : 0x1p-23;
-}
-
-/* NaN where the oracle has NaN, equal infinities, else within `tol`. */
-static int agrees(double got, double want, double tol) {
-    if (isnan(want)) return isnan(got);
-    if (isinf(want)) return got == want;
-    return fabs(got - want) <= tol;
-}
-
-static void compare(const cf_call *c, int i, const double *got, const double *want, bt_dtype type,
-                    const char *label) {
-    const cf_operand *t = &c->t[i];
-    bt_dtype dt = type_of(c, i, type);
-    double acc = epsilon(bti_dtype_acc(type)), store = dt == bti_dtype_acc(type) ? 0 : epsilon(dt);
-    double bound = t->exact || !bti_dtype_is_float(dt) ? 0 : acc * (8 + t->n) * t->mag, error = 0,
-           power = 0;
-    for (int64_t k = 0; k < t->srows * t->scols && !t->any; k++) {
-        if (!t->written[k]) continue;
-        double tol = bound + store * fabs(want[k]) + epsilon(cf_type) * t->mid;
-        if (t->exact) tol = fabs(cf_round(c, i, want[k]) - want[k]);
-        EXPECT(agrees(got[k], want[k], tol),
-               "%s (%s; %s): %s[%lld][%lld] is %.9g, oracle %.9g, allowed error %.3g",
-               bti_op_info(c->op)->name, c->what, label, bti_op_info(c->op)->operand[i].name,
-               (long long)(k / t->scols), (long long)(k % t->scols), got[k], want[k], tol);
-        if (t->exact_zero)
-            EXPECT((got[k] == 0) == (want[k] == 0),
-                   "%s (%s; %s): %s[%lld][%lld] is %.9g, oracle %.9g: another mask",
-                   bti_op_info(c->op)->name, c->what, label, bti_op_info(c->op)->operand[i].name,
-                   (long long)(k / t->scols), (long long)(k % t->scols), got[k], want[k]);
-        if (!isfinite(want[k])) continue;
-        error += (got[k] - want[k]) * (got[k] - want[k]);
-        power += want[k] * want[k] + t->mag * t->mag + t->mid * t->mid;
-    }
-    /* As a whole the error is that of rounding at random: it grows like the square root. */
-    double most = acc * (4 + 2 * sqrt(t->n)) + store + (t->mid > 0 ? epsilon(cf_type) : 0);
-    EXPECT(error <= most * most * power, "%s (%s; %s): %s: error %.3g of the norm, at most %.3g",
-           bti_op_info(c->op)->name, c->what, label, bti_op_info(c->op)->operand[i].name,
-           sqrt(error / power), most);
-}
-
-static void check_one(const cf_call *c, const cf_result *want, int layout, const int *alias) {
-    char label[96];
-    snprintf(label, sizeof label, "%s %s, layout %d%s", kit_backend(), bti_dtype_name(cf_type),
-             layout, alias ? ", in place" : "");
-    cf_result got = run(&under_test, c, cf_type, layout, alias);
-    for (int i = 0; i < bti_op_info(c->op)->operands; i++)
-        if (got.y[i] != NULL) compare(c, i, got.y[i], want->y[i], cf_type, label);
-}
-
-/* Whether output i may lie where input j is in this call. */
-static int may_alias(const cf_call *c, int i, int j) {
-    const cf_operand *a = &c->t[i], *b = &c->t[j];
-    return a->present && b->present && a->rows == b->rows && a->cols == b->cols &&
-           (bti_op_info(c->op)->operand[i].alias >> j & 1);
-}
-
-/* All ways in which outputs i and up take over inputs, no input taken twice. */
-static void each_alias(const cf_call *c, const cf_result *want, int i, int *alias, int taken) {
-    int operands = bti_op_info(c->op)->operands;
-    if (i == operands) {
-        if (taken) check_one(c, want, 0, alias);
-        return;
-    }
-    alias[i] = -1;
-    each_alias(c, want, i + 1, alias, taken);
-    for (int j = 0; j < operands; j++) {
-        if (taken >> j & 1 || !may_alias(c, i, j)) continue;
-        alias[i] = j;
-        each_alias(c, want, i + 1, alias, taken | 1 << j);
-        alias[i] = -1;
-    }
-}
-
-void cf_check_once(const cf_call *c) {
-    cf_device();
-    cf_result want = cf_oracle(c);
-    check_one(c, &want, 0, NULL);
-}
-
-void cf_check(const cf_call *c) {
-    int alias[BT_MAX_OPERANDS];
-    cf_device();
-    cf_result want = cf_oracle(c);
-    for (int layout = cf_is_half(); layout < 2; layout++) check_one(c, &want, layout, NULL);
-    each_alias(c, &want, 0, alias, 0);
 }

@@ -38,6 +38,12 @@ typedef struct cf_result {
     double *y[BT_MAX_OPERANDS];
 } cf_result;
 
+/* ck_assert writes a mark on every pass, which is too slow for one of each element. */
+#define CF_EXPECT(cond, ...) \
+    do { \
+        if (!(cond)) ck_abort_msg(__VA_ARGS__); \
+    } while (0)
+
 /* The type of the case being built; values are rounded to it. */
 extern bt_dtype cf_type;
 
@@ -52,6 +58,10 @@ double *cf_add(cf_call *c, int i, int64_t rows, int64_t cols);
 double *cf_add_stored(cf_call *c, int i, int64_t rows, int64_t cols, int64_t srows, int64_t scols);
 /* INOUT content becomes NaN: the op must not read it (beta 0). */
 void cf_poison(cf_call *c, int i);
+/* The type of operand i where the call's is `type`. */
+bt_dtype cf_type_of(const cf_call *c, int i, bt_dtype type);
+/* Zeros until cf_reset. */
+void *cf_take(size_t bytes);
 /* x rounded to the type of operand i. */
 double cf_round(const cf_call *c, int i, double x);
 void cf_bound(cf_call *c, int i, double n, double mag);
@@ -65,7 +75,8 @@ cf_result cf_run(bt_dev *dev, const cf_call *c, bt_dtype type, int layout, const
 /* The oracle's answer. */
 cf_result cf_oracle(const cf_call *c);
 
-/* The whole check of a call: oracle, layouts, all ways to alias that the op list allows. */
+/* The whole check of a call (conform_check.c): oracle, layouts, all ways to alias that the op list
+ * allows, one value that is not finite. */
 void cf_check(const cf_call *c);
 
 /* Uniform in [-1, 1) and integers in [0, n), from the suite's own generator. */
@@ -78,6 +89,9 @@ int cf_is_half(void);
 /* The device under test and whether it computes in a type. */
 bt_dev *cf_device(void);
 int cf_has_type(bt_dtype t);
+/* Do these rows of two operands of attention belong to one sequence (conform_attention.c)? */
+int attention_meets(const cf_call *c, int i, int64_t row, int other, int64_t other_row);
+
 /* Opens it anew with so many threads (0: as at first). */
 void cf_threads(int threads);
 

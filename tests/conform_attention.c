@@ -219,6 +219,23 @@ static void masked_row(void) {
     cf_reset();
 }
 
+/* A score of -infinity is a probability of 0; nothing else than such scores is no softmax. */
+static void infinite_scores(void) {
+    static const int length[][2] = {{2, 1}, {2, 3}, {2, 70}};
+    const setup s = {1, 4, 0, 0, 0.5, 0, LENGTHS(length)};
+    cf_call c;
+    forward(&c, &s, 1);
+    double *q = c.t[BT_ATTN_FWD_Q].x, *k = c.t[BT_ATTN_FWD_K].x;
+    for (int i = 0; i < 9 * 4; i++) q[i] = 1;
+    for (int i = 0; i < 3 * 4; i++) k[i] = -INFINITY; /* sequence 0's, and the first of 1's */
+    cf_check(&c);
+    cf_result got = cf_run(cf_device(), &c, cf_type, 0, NULL);
+    const double *o = got.y[BT_ATTN_FWD_O];
+    ck_assert_msg(isnan(o[0]) && isnan(o[4]), "scores of -infinity alone give %g", o[0]);
+    ck_assert_msg(isfinite(o[3 * 4]) && isfinite(o[6 * 4]), "a score of -infinity spoils its row");
+    cf_reset();
+}
+
 /* A sequence gives the same bits alone and beside others. */
 static void alone_or_together(const setup *s) {
     cf_call all, one;
@@ -247,6 +264,30 @@ static void alone_or_together(const setup *s) {
     cf_reset();
 }
 
+/* Is this row of operand i one of sequence s's, as a query or as a key? */
+static int has_row(const cf_call *c, int i, int64_t s, int64_t row) {
+    static const uint32_t keys[] = {1u << BT_ATTN_FWD_K | 1u << BT_ATTN_FWD_V,
+                                    1u << BT_ATTN_BWD_K | 1u << BT_ATTN_BWD_V |
+                                        1u << BT_ATTN_BWD_DK | 1u << BT_ATTN_BWD_DV};
+    const int is_key = keys[c->op == BT_OP_ATTN_BWD] >> i & 1;
+    const double *seq = c->t[BT_ATTN_FWD_SEQ].x + s * BT_SEQ_COLS;
+    const cf_operand *kidx = c->op == BT_OP_ATTN_FWD ? &c->t[BT_ATTN_FWD_KIDX] : NULL;
+    if (is_key && kidx != NULL && kidx->present) {
+        for (int64_t k = 0; k < (int64_t)seq[BT_SEQ_KEY_COUNT]; k++)
+            if ((int64_t)kidx->x[s * kidx->scols + k] == row) return 1;
+        return 0;
+    }
+    const int64_t first = (int64_t)seq[is_key ? BT_SEQ_KEY_ROW : BT_SEQ_QUERY_ROW];
+    return row >= first &&
+           row < first + (int64_t)seq[is_key ? BT_SEQ_KEY_COUNT : BT_SEQ_QUERY_COUNT];
+}
+
+int attention_meets(const cf_call *c, int i, int64_t row, int other, int64_t other_row) {
+    for (int64_t s = 0; s < c->t[BT_ATTN_FWD_SEQ].rows; s++)
+        if (has_row(c, i, s, row) && has_row(c, other, s, other_row)) return 1;
+    return 0;
+}
+
 static int too_long(const setup *s) { return cf_is_half() && s->length[0][0] > 500; }
 
 void case_attn_fwd(void) {
@@ -263,6 +304,7 @@ void case_attn_fwd(void) {
     exact_mask(64, 0);
     exact_mask(67, 1);
     masked_row();
+    infinite_scores();
     alone_or_together(&setups[0]);
     alone_or_together(&setups[3]);
 }

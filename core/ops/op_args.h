@@ -10,7 +10,10 @@
  * - Parameter gradients (dbias, dgamma, dbeta, dtable) become beta * old + new; with beta 0 the
  *   old value is not read and may be NaN. beta is 0 or 1.
  * - Half data (fp16, bf16) is storage: values are widened to fp32 when read, all arithmetic is
- * fp32, and a result is rounded once, to nearest even, when it is stored.
+ *   fp32, and a result is rounded once, to nearest even, when it is stored.
+ * - Nothing is hidden: where a formula gives no finite number, neither does the op, and what does
+ *   not depend on the spoilt value stays as it is. Two liberties: attention may spoil a sequence
+ *   beyond what its masks hide, an update of parameters what else it writes.
  * - Sums run in an order fixed by shape and thread count; no float atomics.
  * - rowpos is int32, R x 2: the sentence's place in the update and the row's position in the
  *   sentence; with `drop.p` > 0 it is required. */
@@ -127,7 +130,8 @@ typedef struct bt_add_norm_params {
  * kidx is there), with causal only j <= p:
  *   s_ij = scale * q_i . k_j,  lse_i = log sum_j exp(s_ij),  P_ij = exp(s_ij - lse_i),
  *   o_i = sum_j drop(P_ij) v_j.
- * lse: query rows x heads. A query with no key gives o = 0, lse = -infinity and no gradient.
+ * lse: query rows x heads. A query with no key gives o = 0, lse = -infinity and no gradient; one
+ * that has keys, all of score -infinity, has no softmax: o is NaN.
  * attn_bwd: delta_i = do_i . o_i;  dP_ij = drop(do_i . v_j);  dS_ij = P_ij (dP_ij - delta_i);
  *   dq_i = scale sum_j dS_ij k_j;  dk_j = scale sum_i dS_ij q_i;  dv_j = sum_i drop(P_ij) do_i.
  * Sequences do not share rows in attn_bwd; every row of a sequence is overwritten, rows of no
@@ -208,8 +212,9 @@ typedef struct bt_gate_params {
 
 /* topk: the k = value.cols best entries of log_softmax(logits + bias) of each row, best first, ties
  * to the smaller id. value and id are R x k. Ids in `forbid` (-1: none) are never given, though
- * they take part in the softmax. Places that cannot be filled have value -infinity and id -1. A
- * NaN logit gives its whole row value NaN and id -1. */
+ * they take part in the softmax. Places that cannot be filled have value -infinity and id -1. A row
+ * without a softmax (a NaN, an infinity, nothing but -infinity) has value NaN and id -1 throughout.
+ */
 #define BT_TOPK_FORBID 4
 typedef struct bt_topk_params {
     int32_t forbid[BT_TOPK_FORBID];
