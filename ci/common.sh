@@ -52,10 +52,11 @@ build() {
     return 1
 }
 
-# loads_anywhere DIR: the module in DIR needs nothing of NVIDIA's to be loaded, and where there is no driver
-# it says that one is missing.
+# loads_anywhere DIR NVCC: the module in DIR needs nothing of NVIDIA's to be loaded, and where there is no driver
+# it says that one is missing, for this nvcc's toolkit: the runtime in it is of no other.
 loads_anywhere() {
-    local needed said
+    local needed said release
+    release=$("$2" --version | sed -n 's/.*release \([0-9]*\).*/\1/p')
     needed=$(readelf -d "$1/bantam_cuda.so") || return 1
     if grep 'NEEDED.*libcu' <<<"$needed"; then
         echo "bantam_cuda.so needs this to be loaded: it must load on every machine"
@@ -67,7 +68,7 @@ loads_anywhere() {
     fi
     said=$(BANTAM_MODULES=$1 build/bantam devices | grep '^cuda')
     echo "$said"
-    [[ $said == *"not usable: no NVIDIA driver"* ]]
+    [[ $said == *"not usable: no NVIDIA driver"*"one for CUDA ${release:?}.0 or later"* ]]
 }
 
 # cuda_module DIR NVCC ARCHITECTURES: the cuda backend for real cards, its kernels within the limits; it
@@ -79,7 +80,7 @@ cuda_module() {
     if cmake -S . -B "$dir" -G Ninja -DBANTAM_TESTS=OFF -DBANTAM_WERROR=ON -DBANTAM_CUDA=ON \
         "-DBANTAM_CUDA_COMPILER=$2" "-DBANTAM_CUDA_ARCHITECTURES=$3" >"$dir/build.log" 2>&1 &&
         cmake --build "$dir" --parallel "$jobs" --target bantam_cuda >>"$dir/build.log" 2>&1; then
-        loads_anywhere "$PWD/$dir" && ci/cuda_table.sh "$dir" build/cusim/launches
+        loads_anywhere "$PWD/$dir" "$2" && ci/cuda_table.sh "$dir" build/cusim/launches
         return
     fi
     tail -n 60 "$dir/build.log"
