@@ -58,18 +58,48 @@ value() { values+=("$(quote "$1"): ${2:-null}"); }
 text() { value "$1" "$(quote "$2")"; }
 left() { echo $((seconds_in_all - SECONDS)); }
 
+# end_group LEADER: ends a process group; what does not end in 2 seconds (bantam saves a checkpoint) is killed.
+end_group() {
+    local i
+    kill -- "-$1" 2>/dev/null
+    for ((i = 0; i < 20; i++)); do
+        kill -0 -- "-$1" 2>/dev/null || return
+        sleep 0.1
+    done
+    kill -KILL -- "-$1" 2>/dev/null
+}
+
 # limited COMMAND...: runs it for as long as time is left; then its whole process group ends.
+running='' guard=''
 limited() {
-    local run guard code
+    local code
     "$@" &
-    run=$!
-    (sleep "$(left)" && kill -- "-$run") 2>/dev/null &
+    running=$!
+    (sleep "$(left)" && kill -- "-$running") 2>/dev/null &
     guard=$!
     disown "$guard" # nobody is told how it ends
-    wait "$run"
+    wait "$running"
     code=$?
     kill -- "-$guard" 2>/dev/null
+    end_group "$running" # nothing where it ended by itself
+    running='' guard=''
     return $code
+}
+
+# Commands have process groups of their own: they are told too that all is to end.
+interrupted() {
+    trap '' INT TERM HUP
+    [ -z "$guard" ] || kill -- "-$guard" 2>/dev/null
+    [ -z "$running" ] || end_group "$running"
+    exit 130
+}
+trap interrupted INT TERM HUP
+
+# briefly COMMAND...: for answers that are read: no longer than time is left.
+briefly() {
+    local most
+    most=$(left)
+    timeout --foreground --kill-after 2 $((most > 0 ? most : 1)) "$@"
 }
 
 # step NAME COMMAND...: runs it with the time that is left; its output goes to work/NAME.log.
@@ -127,10 +157,10 @@ build() {
 }
 
 # ask WHAT: nvidia-smi's word on the card.
-ask() { nvidia-smi "--query-gpu=$1" --format=csv,noheader,nounits -i "$card"; }
+ask() { briefly nvidia-smi "--query-gpu=$1" --format=csv,noheader,nounits -i "$card"; }
 
 if [ "$simulator" = no ]; then
-    if ! command -v nvidia-smi >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
+    if ! command -v nvidia-smi >/dev/null || ! briefly nvidia-smi >/dev/null 2>&1; then
         echo "gpu.sh: no NVIDIA driver answers (nvidia-smi): this needs a machine with a card" >&2
         exit 2
     fi
@@ -145,7 +175,7 @@ if [ "$simulator" = yes ]; then
     BANTAM_MODULES=$dir/cusim
     updates=5
 fi
-device=$("$dir/bantam" devices | grep '^cuda' | head -n 1)
+device=$(briefly "$dir/bantam" devices | grep '^cuda' | head -n 1)
 text device "$device"
 echo "gpu: $device"
 case $device in
@@ -198,22 +228,27 @@ compare() {
               if (d > most) most = d }
             END { printf "%d updates, largest difference %.3g\n", n, most; exit n < 2 || bad > 0 }'
 }
-# watched NAME COMMAND...: runs it; into NAME.used go the most bytes of the card that were taken meanwhile
-# and not before, as the driver counts them; nothing where no driver answers.
+# taken: bytes of the card, in MiB, as the driver counts them; fails where it gives no number.
+taken() {
+    local answer
+    answer=$(ask memory.used 2>/dev/null)
+    [[ $answer =~ ^[0-9]+$ ]] && echo "$answer"
+}
+# watched NAME COMMAND...: runs it; into NAME.used go the most bytes of the card that were taken during its
+# updates and not before it: from the first line of its log on, as the device's speed is measured before, in more
+# memory than a small run has. Nothing where no driver answers, or not in time.
 watched() {
-    local name=$1 run now before most
+    local name=$1 run now before most=
     shift
-    rm -f "$work/$name.used"
-    before=$(ask memory.used 2>/dev/null)
-    most=$before
+    rm -f "$work/$name.used" "$work/$name/log.jsonl"
+    before=$(taken)
     "$@" &
     run=$!
     while [ -n "$before" ] && kill -0 "$run" 2>/dev/null; do
-        now=$(ask memory.used)
-        if [ "${now:-0}" -gt "$most" ]; then most=$now; fi
-        sleep 0.1
+        if [ -s "$work/$name/log.jsonl" ] && now=$(taken) && [ "$now" -gt "${most:--1}" ]; then most=$now; fi
+        sleep 0.02
     done
-    [ -z "$before" ] || echo "$(((most - before) << 20))" >"$work/$name.used"
+    [ -z "$most" ] || echo "$((most > before ? (most - before) << 20 : 0))" >"$work/$name.used"
     wait "$run"
 }
 step "train cpu" small_run cpu cpu
@@ -309,10 +344,12 @@ speed_of() {
         awk '{ x[NR] = $1 } END { print NR ? x[int((NR + 1) / 2)] : 0 }'
 }
 for precision in fp32 fp16 bf16; do
-    step "base $precision" watched "base_$precision" base_run $precision || continue
-    value "base_${precision}_tokens_per_s" "$(speed_of "base_$precision" 20)"
-    step "plan of $precision" within_plan "base_$precision"
-    report_bytes "base_$precision"
+    if step "base $precision" watched "base_$precision" base_run $precision; then
+        value "base_${precision}_tokens_per_s" "$(speed_of "base_$precision" 20)"
+        step "plan of $precision" within_plan "base_$precision"
+        report_bytes "base_$precision"
+    fi
+    rm -f "$work/base_$precision"/*.safetensors* # over 1 GB
 done
 # The same with XLM-R's 250,002 pieces in three tables: what PyTorch cannot hold on a K80. It is ended after 12
 # updates, without a checkpoint of 5 GB.
@@ -334,22 +371,27 @@ if [ -e "$text_file.de" ] && [ -e "$xlmr" ]; then
         report_bytes case1
     fi
 fi
-# PyTorch beside both. What it cannot do on this card is no fault of ours.
+# PyTorch beside both. What it cannot do on this card, or not in time, is no fault of ours.
 python=${PYTHON:-python3}
-if [ -e "$spm" ] && [ -e "$text_file.de" ] && "$python" -c 'import sentencepiece, torch
+has_pytorch() {
+    "$python" -c 'import sentencepiece, torch
 from torch.nn.attention import sdpa_kernel
-torch.ones(1, device="cuda") + 1' 2>"$work/pytorch.log"; then
-    ours=$failed
+torch.ones(1, device="cuda") + 1'
+}
+if [ "$(left)" -le 5 ]; then
+    echo "gpu: no time for PyTorch"
+elif [ -e "$spm" ] && [ -e "$text_file.de" ] && limited has_pytorch 2>"$work/pytorch.log"; then
+    ours=$failed ours_not_run=$not_run
     for beside in base case1; do
         [ $beside = base ] && pieces=$spm || pieces=$xlmr
         [ -e "$pieces" ] || continue
         for mode in eager amp flash; do
             step "pytorch $beside $mode" "$python" tests/bench/pytorch_gpu.py --mode "$mode" --spm "$pieces" \
                 --src "$text_file.de" --tgt "$text_file.en" &&
-                value "pytorch_${beside}_$mode" "$(tail -n 1 "$work/pytorch $beside $mode.log")"
+                value "pytorch_${beside}_$mode" "$(grep '^{' "$work/pytorch $beside $mode.log" | tail -n 1)"
         done
     done
-    failed=$ours
+    failed=$ours not_run=$ours_not_run
 else
     echo "gpu: no PyTorch here to stand beside: $(tail -n 1 "$work/pytorch.log" 2>/dev/null)"
 fi

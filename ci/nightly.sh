@@ -51,7 +51,7 @@ if [ -e build-asan/CTestTestfile.cmake ]; then
 else
     lacking sanitizers "ci/test.sh has not built them"
 fi
-part gpu ci/gpu.sh --simulator --dir build
+part gpu ci/gpu.sh --simulator --dir build-gpu-sim
 part mutants tests/cusim/mutate.py build
 part lint ci/lint.sh --all
 printf '\n'
