@@ -154,7 +154,8 @@ message(STATUS "The cuda backend: toolkit ${toolkit}, for ${names}")
 add_library(bantam_cuda MODULE ${CUDA_SOURCES} ${CUDA_KERNELS})
 target_include_directories(bantam_cuda PRIVATE ${CMAKE_SOURCE_DIR})
 target_include_directories(bantam_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-target_link_libraries(bantam_cuda PRIVATE ${cuda_runtime} ${CMAKE_DL_LIBS} m)
+# What the static runtime needs; libraries of their own before glibc 2.34.
+target_link_libraries(bantam_cuda PRIVATE ${cuda_runtime} ${CMAKE_DL_LIBS} pthread rt m)
 target_compile_options(bantam_cuda PRIVATE
                        "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v,-warn-spills>"
                        "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wno-unused-function>")
