@@ -7,6 +7,13 @@
 
 #include "tests/toy.h"
 
+/* An address sanitizer holds memory of its own, and what was freed. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 /* What a process left. Texts are the kit's. */
 typedef struct program {
     pid_t pid;

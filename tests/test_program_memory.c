@@ -4,12 +4,6 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 static const double MIB = 1024.0 * 1024;
 
 /* A tokeniser whose only word is "a": n letters are n tokens and the end symbol. */

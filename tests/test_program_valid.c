@@ -233,6 +233,48 @@ START_TEST(within_the_plan) {
 }
 END_TEST
 
+/* Lines of 1,000 letters, which are one word: the text is long, what is learned and decoded short.
+ */
+static double peak_with(int lines) {
+    enum { LENGTH = 1000 };
+    small_run r = small_run_new(20);
+    char *text = malloc((size_t)lines * LENGTH + 1);
+    memset(text, 'a', (size_t)lines * LENGTH);
+    for (int i = 1; i <= lines; i++) text[i * LENGTH - 1] = '\n';
+    text[(size_t)lines * LENGTH] = 0;
+    kit_write_text(in_dir(r, "valid.de"), text);
+    kit_write_text(in_dir(r, "valid.en"), text);
+    free(text);
+    check_status(train(r, VALID, "--updates", "2", "--set", "validation.every=1", "--set",
+                       "tokenizer.kind=words", "--set", "tokenizer.model=words.txt", "--set",
+                       "tokenizer.size=100", "--set", "data.max_length=3", "--set",
+                       "validation.beam=1", "--set", "data.overlong=truncate"),
+                 0);
+    json_t *log = read_log(r.out);
+    double most = 0;
+    for (size_t i = 0; i < json_array_size(log); i++) {
+        json_t *line = json_array_get(log, i);
+        if (json_object_get(line, "peak_bytes") == NULL) continue;
+        most = fmax(most, number_at(line, "peak_bytes"));
+        ck_assert(number_at(line, "peak_bytes") <= number_at(line, "planned_bytes"));
+    }
+    json_decref(log);
+    return most;
+}
+
+/* Held-out text takes no memory, however long it is: here it has 6 MB a side and its run no more
+ * than another. */
+START_TEST(held_out_text_takes_no_memory) {
+    if (SANITIZED) {
+        kit_skip("an address sanitizer keeps freed memory");
+        return;
+    }
+    double little = peak_with(5000), much = peak_with(11000);
+    ck_assert_msg(much - little < 2e6, "%.0f bytes with 5,000 lines, %.0f with 11,000", little,
+                  much);
+}
+END_TEST
+
 void add_valid(TCase *tc) {
     tcase_add_test(tc, logged_and_best_kept);
     tcase_add_test(tc, changes_nothing);
@@ -243,4 +285,5 @@ void add_valid(TCase *tc) {
     tcase_add_test(tc, the_last_validation_is_cut);
     tcase_add_test(tc, another_score_begins_anew);
     tcase_add_test(tc, within_the_plan);
+    tcase_add_test(tc, held_out_text_takes_no_memory);
 }

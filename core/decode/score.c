@@ -69,6 +69,11 @@ void bti_scorer_close(bti_scorer *s) {
     bti_free(s);
 }
 
+void bti_scorer_clear(bti_scorer *s) {
+    s->bleu = (bti_bleu){0};
+    s->chrf = (bti_chrf){0};
+}
+
 static bt_status lower(bti_text *to, const char **text, size_t *bytes) {
     BT_TRY(bti_lowercase(*text, *bytes, to));
     *text = to->text;

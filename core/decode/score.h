@@ -45,6 +45,8 @@ bt_status bti_scorer_open(const bt_score_options *options, bti_scorer **out);
  * of no use. */
 bt_status bti_scorer_add(bti_scorer *s, const char *hypothesis, size_t hypothesis_bytes,
                          const char *reference, size_t reference_bytes);
+/* Forgets all pairs of lines, not the memory that they took. */
+void bti_scorer_clear(bti_scorer *s);
 void bti_scorer_finish(bti_scorer *s, bt_scores *out);
 void bti_scorer_close(bti_scorer *s);
 

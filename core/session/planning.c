@@ -10,12 +10,17 @@
 #include "core/session/session_parts.h"
 #include "core/session/validation.h"
 
-/* Host memory that the engine takes after runtime was measured: staging, losses, programs, order of
- * rows; and a margin for stacks, the C library and what first values are read through. */
-static uint64_t later_host_bytes(const bti_workload *w) {
+/* Host memory that the engine and validation take after runtime was measured: staging, losses,
+ * programs, order of rows, a block of examples; and a margin for stacks, the C library, the lines
+ * being scored and what first values are read through. */
+static uint64_t later_host_bytes(const bti_session *s, const bti_model *m, const bti_workload *w) {
     uint64_t rows = (uint64_t)(w->max_rows[0] + w->max_rows[1]);
     uint64_t ids = (uint64_t)(w->max_distinct[0] + w->max_distinct[1]);
-    return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + (16u << 20);
+    uint64_t held_out =
+        bti_validates(s->cfg)
+            ? bti_validation_host_bytes(&m->cfg, s->held_out.count, w->max_sentences)
+            : 0;
+    return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + held_out + (16u << 20);
 }
 
 /* As translations of validation are made; of symbols that nobody has named where no tokeniser is
@@ -61,7 +66,7 @@ bt_status bti_session_plan(const bti_session *s, bti_model *m, const bti_workloa
     bti_plan_options options = *given;
     bti_run_plan *alone;
     int64_t batch = 0;
-    if (info->host_memory) options.runtime += later_host_bytes(w);
+    if (info->host_memory) options.runtime += later_host_bytes(s, m, w);
     BT_TRY(bti_plan_search(m, planning, info, w, max_length, &options, &alone));
     if (!bti_validates(s->cfg)) {
         *out = alone;

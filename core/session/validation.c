@@ -5,7 +5,14 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/num.h"
 #include "core/base/status.h"
+#include "core/data/kept_lines.h"
+#include "core/decode/score.h"
+#include "core/model/head.h"
+
+/* Examples that are looked at together: translations are sorted by length among so many. */
+#define BLOCK 4096
 
 struct bti_validation {
     const bti_run_config *cfg;
@@ -14,15 +21,16 @@ struct bti_validation {
     bti_engine *engine;
     const volatile sig_atomic_t *stop;
     bti_decoder *decoder;
-    int64_t n;
-    bti_sentence *sentence;
+    int64_t n, block;
+    bti_sentence *sentence; /* of a block, as what follows */
     bti_source *source;
     const bti_source **sorted; /* by length */
     bti_hypothesis *best;
-    char **text[2]; /* lines of the source and of the reference */
-    char **translation;
-    float *outputs; /* without a decoder: of the examples of a block */
-    int64_t block;
+    const char **reference;
+    bti_kept_lines *text[2]; /* source (NULL: none) and reference */
+    char *translation[BTI_SAMPLES];
+    bti_scorer *scorer;
+    float *outputs; /* without a decoder */
     bti_tally *tally;
 };
 
@@ -44,29 +52,15 @@ bti_decoder_config bti_validation_decoding(const bti_run_config *cfg, const bti_
     return c;
 }
 
-/* Lines of the files whose numbers the corpus has; others are left out, as it left them out. */
-static bt_status read_lines(const bti_files *files, const bti_corpus *corpus, char **out) {
-    int64_t number = 0, next = 0, n = bti_corpus_count(corpus);
-    for (size_t f = 0; f < files->count; f++) {
-        bti_reader *r;
-        const char *line;
-        size_t bytes;
-        BT_TRY(bti_reader_open(files->path[f], &r));
-        bti_reader_quiet(r);
-        bt_status status;
-        while ((status = bti_reader_next(r, &line, &bytes)) == BT_OK && line != NULL && next < n) {
-            if (++number != bti_corpus_line(corpus, next)) continue;
-            out[next] = bti_alloc(bytes + 1, 1);
-            if (out[next] == NULL) {
-                status = BT_ENOMEM;
-                break;
-            }
-            memcpy(out[next++], line, bytes);
-        }
-        bti_reader_close(r);
-        BT_TRY(status);
-    }
-    return BT_OK;
+static int64_t block_of(const bti_model_config *m, int64_t n, int64_t sentences) {
+    return bti_min(n, bti_has_decoder(m) ? BLOCK : sentences);
+}
+
+uint64_t bti_validation_host_bytes(const bti_model_config *m, int64_t n, int64_t sentences) {
+    const bti_validation *v = NULL;
+    size_t text = sizeof *v->source + sizeof *v->sorted + sizeof *v->best + sizeof *v->reference;
+    size_t more = bti_has_decoder(m) ? text : (size_t)m->outputs * sizeof *v->outputs;
+    return (uint64_t)block_of(m, n, sentences) * (sizeof *v->sentence + more);
 }
 
 static int shorter(const void *a, const void *b) {
@@ -75,28 +69,26 @@ static int shorter(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+static bt_status keep_text(bti_validation *v) {
+    const bti_corpus *corpus = v->examples->corpus;
+    const char *dir = v->cfg->data.cache;
+    if (v->cfg->data.valid_source.count > 0)
+        BT_TRY(bti_kept_lines_new(&v->cfg->data.valid_source, corpus, dir, &v->text[0]));
+    return bti_kept_lines_new(&v->cfg->data.valid_target, corpus, dir, &v->text[1]);
+}
+
 /* What translations and their scores need. */
 static bt_status take_text(bti_validation *v, int64_t batch) {
-    size_t n = (size_t)v->n;
+    size_t n = (size_t)v->block;
     const bti_engine *e = v->engine;
-    const bti_corpus *corpus = v->examples->corpus;
     v->source = bti_alloc(n, sizeof *v->source);
     v->sorted = bti_alloc(n, sizeof *v->sorted);
     v->best = bti_alloc(n, sizeof *v->best);
-    v->text[0] = bti_alloc(n, sizeof **v->text);
-    v->text[1] = bti_alloc(n, sizeof **v->text);
-    v->translation = bti_alloc(n, sizeof *v->translation);
-    if (v->source == NULL || v->sorted == NULL || v->best == NULL || v->text[0] == NULL ||
-        v->text[1] == NULL || v->translation == NULL)
+    v->reference = bti_alloc(n, sizeof *v->reference);
+    if (v->source == NULL || v->sorted == NULL || v->best == NULL || v->reference == NULL)
         return BT_ENOMEM;
-    for (int64_t i = 0; i < v->n; i++) {
-        const bti_sentence *s = &v->sentence[i];
-        v->source[i] = (bti_source){.ids = s->ids[0], .count = s->count[0], .input = s};
-        v->sorted[i] = &v->source[i];
-    }
-    qsort(v->sorted, n, sizeof *v->sorted, shorter);
-    BT_TRY(read_lines(&v->cfg->data.valid_source, corpus, v->text[0]));
-    BT_TRY(read_lines(&v->cfg->data.valid_target, corpus, v->text[1]));
+    BT_TRY(keep_text(v));
+    BT_TRY(bti_scorer_open(&(bt_score_options){.chrf = 1}, &v->scorer));
     bti_decoder_config decoding = bti_validation_decoding(v->cfg, v->target, v->stop);
     BT_TRY(bti_decoder_new(e->model, e->plan->step->planning, &e->plan->step->info,
                            &e->plan->places, e->plan->decode_staging, &decoding, batch,
@@ -106,11 +98,10 @@ static bt_status take_text(bti_validation *v, int64_t batch) {
 
 static bt_status take(bti_validation *v, int64_t batch) {
     const bti_model_config *m = &v->engine->model->cfg;
-    v->sentence = bti_alloc((size_t)v->n, sizeof *v->sentence);
+    v->block = block_of(m, v->n, v->engine->plan->caps.sentences);
+    v->sentence = bti_alloc((size_t)v->block, sizeof *v->sentence);
     if (v->sentence == NULL) return BT_ENOMEM;
-    for (int64_t i = 0; i < v->n; i++) bti_examples_get(v->examples, i, &v->sentence[i]);
     if (bti_has_decoder(m)) return take_text(v, batch);
-    v->block = v->engine->plan->caps.sentences;
     v->outputs = bti_alloc((size_t)(v->block * m->outputs), sizeof *v->outputs);
     if (v->outputs == NULL) return BT_ENOMEM;
     return bti_tally_new(m, &v->tally);
@@ -136,19 +127,15 @@ bt_status bti_validation_open(const bti_run_config *cfg, const bti_examples *val
     return BT_OK;
 }
 
-static void free_lines(char **lines, int64_t n) {
-    for (int64_t i = 0; lines != NULL && i < n; i++) bti_free(lines[i]);
-    bti_free(lines);
-}
-
 void bti_validation_close(bti_validation *v) {
     if (v == NULL) return;
     bti_decoder_free(v->decoder);
-    free_lines(v->translation, v->n);
-    free_lines(v->text[0], v->n);
-    free_lines(v->text[1], v->n);
+    bti_scorer_close(v->scorer);
+    for (int i = 0; i < BTI_SAMPLES; i++) bti_free(v->translation[i]);
+    for (int side = 0; side < 2; side++) bti_kept_lines_free(v->text[side]);
     bti_tally_free(v->tally);
     bti_free(v->outputs);
+    bti_free(v->reference);
     bti_free(v->best);
     bti_free(v->sorted);
     bti_free(v->source);
@@ -156,33 +143,60 @@ void bti_validation_close(bti_validation *v) {
     bti_free(v);
 }
 
-static bt_status translate(bti_validation *v) {
-    for (int64_t at = 0, n; at < v->n; at += n) {
-        n = bti_decoder_batch(v->decoder, v->sorted, at, v->n);
-        BT_TRY(bti_decoder_run(v->decoder, v->sorted + at, n, v->best));
-        for (int64_t i = 0; i < n; i++) {
-            char **text = &v->translation[v->sorted[at + i] - v->source];
-            bti_free(*text);
-            *text = NULL;
-            BT_TRY(bti_tokenizer_decode(v->target, v->best[i].ids, v->best[i].length, text));
-        }
-    }
-    return BT_OK;
+/* ---- text --------------------------------------------------------------------------------------
+ */
+
+/* Which example sample i shows. */
+static int64_t sample_at(const bti_validation *v, int i) {
+    return (2 * i + 1) * v->n / (2 * BTI_SAMPLES);
 }
 
-/* Translations, their scores, and some of them. */
-static bt_status run_text(bti_validation *v, bti_validation_result *r) {
-    bt_scores scores;
-    BT_TRY(translate(v));
-    BT_TRY(bt_score_lines((const char *const *)v->translation, (const char *const *)v->text[1],
-                          (size_t)v->n, &(bt_score_options){.chrf = 1}, &scores));
-    r->bleu = scores.bleu;
-    r->chrf = scores.chrf;
-    for (int64_t i = 0; i < BTI_SAMPLES; i++) {
-        int64_t at = (2 * i + 1) * v->n / (2 * BTI_SAMPLES);
-        r->source[i] = v->text[0][at];
-        r->reference[i] = v->text[1][at];
-        r->translation[i] = v->translation[at];
+/* The next n lines of both sides, example `at` the first. */
+static void walk_lines(bti_validation *v, int64_t at, int64_t n, const char *line[2],
+                       bti_validation_result *r) {
+    for (int64_t k = 0; k < n; k++) {
+        v->reference[k] = line[1];
+        for (int i = 0; i < BTI_SAMPLES; i++) {
+            if (sample_at(v, i) != at + k) continue;
+            r->source[i] = line[0];
+            r->reference[i] = line[1];
+        }
+        for (int side = 0; side < 2; side++)
+            if (line[side] != NULL) line[side] = bti_kept_lines_next(line[side]);
+    }
+}
+
+/* Counts the translation of example `at`, whose reference is given; a few of them are kept. */
+static bt_status add_translation(bti_validation *v, int64_t at, const bti_hypothesis *h,
+                                 const char *reference) {
+    char *text;
+    BT_TRY(bti_tokenizer_decode(v->target, h->ids, h->length, &text));
+    bt_status status = bti_scorer_add(v->scorer, text, strlen(text), reference, strlen(reference));
+    for (int i = 0; i < BTI_SAMPLES && status == BT_OK; i++) {
+        if (sample_at(v, i) != at) continue;
+        bti_free(v->translation[i]);
+        v->translation[i] = bti_strdup(text);
+        if (v->translation[i] == NULL) status = BT_ENOMEM;
+    }
+    bti_free(text);
+    return status;
+}
+
+/* Translates the block of n from example `at` on. */
+static bt_status translate(bti_validation *v, int64_t at, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const bti_sentence *s = &v->sentence[i];
+        v->source[i] = (bti_source){.ids = s->ids[0], .count = s->count[0], .input = s};
+        v->sorted[i] = &v->source[i];
+    }
+    qsort(v->sorted, (size_t)n, sizeof *v->sorted, shorter);
+    for (int64_t from = 0, m; from < n; from += m) {
+        m = bti_decoder_batch(v->decoder, v->sorted, from, n);
+        BT_TRY(bti_decoder_run(v->decoder, v->sorted + from, m, v->best));
+        for (int64_t i = 0; i < m; i++) {
+            int64_t k = v->sorted[from + i] - v->source;
+            BT_TRY(add_translation(v, at + k, &v->best[i], v->reference[k]));
+        }
     }
     return BT_OK;
 }
@@ -202,19 +216,27 @@ static double score_of(const bti_validation *v, const bti_validation_result *r) 
     }
 }
 
-/* Adds the losses of all examples; their metrics. Outputs are looked at a block at a time. */
-static bt_status run_examples(bti_validation *v, bti_loss_sum *sum, bti_metrics *metrics) {
-    bti_tally_clear(v->tally);
+/* ---- all of it ---------------------------------------------------------------------------------
+ */
+
+/* Adds the losses of all examples, counts outputs or translations, a block at a time. */
+static bt_status run_blocks(bti_validation *v, bti_loss_sum *sum, bti_validation_result *r) {
+    const char *line[2] = {NULL, NULL};
+    for (int side = 0; side < 2; side++)
+        if (v->text[side] != NULL) line[side] = bti_kept_lines_first(v->text[side]);
     for (int64_t at = 0, n; at < v->n; at += n) {
         bti_loss_sum part;
-        n = v->n - at < v->block ? v->n - at : v->block;
-        BT_TRY(bti_engine_losses(v->engine, v->sentence + at, n, v->outputs, &part));
-        bti_tally_add(v->tally, v->sentence + at, n, v->outputs);
+        n = bti_min(v->n - at, v->block);
+        for (int64_t i = 0; i < n; i++) bti_examples_get(v->examples, at + i, &v->sentence[i]);
+        BT_TRY(bti_engine_losses(v->engine, v->sentence, n, v->outputs, &part));
         sum->loss += part.loss;
         sum->nll += part.nll;
         sum->rows += part.rows;
+        if (v->tally != NULL) bti_tally_add(v->tally, v->sentence, n, v->outputs);
+        if (v->decoder == NULL) continue;
+        walk_lines(v, at, n, line, r);
+        BT_TRY(translate(v, at, n));
     }
-    *metrics = bti_tally_metrics(v->tally);
     return BT_OK;
 }
 
@@ -222,10 +244,16 @@ bt_status bti_validation_run(bti_validation *v, bti_validation_result *out) {
     bti_validation_result r = {.bleu = NAN, .chrf = NAN, .metrics = {NAN, NAN, NAN}};
     bti_loss_sum sum = {0};
     double start = bti_now();
-    if (v->tally != NULL) BT_TRY(run_examples(v, &sum, &r.metrics));
-    if (v->decoder != NULL) {
-        BT_TRY(bti_engine_losses(v->engine, v->sentence, v->n, NULL, &sum));
-        BT_TRY(run_text(v, &r));
+    if (v->tally != NULL) bti_tally_clear(v->tally);
+    if (v->scorer != NULL) bti_scorer_clear(v->scorer);
+    BT_TRY(run_blocks(v, &sum, &r));
+    if (v->tally != NULL) r.metrics = bti_tally_metrics(v->tally);
+    if (v->scorer != NULL) {
+        bt_scores scores;
+        bti_scorer_finish(v->scorer, &scores);
+        r.bleu = scores.bleu;
+        r.chrf = scores.chrf;
+        for (int i = 0; i < BTI_SAMPLES; i++) r.translation[i] = v->translation[i];
     }
     r.loss = sum.loss / (double)sum.rows;
     r.nll = sum.nll / (double)sum.rows;
