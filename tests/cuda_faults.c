@@ -138,6 +138,18 @@ START_TEST(every_call_of_a_run_fails) {
 }
 END_TEST
 
+/* Pinned memory of the host that is not given is no fault of the device's: smaller pieces of its
+ * own would not help. */
+START_TEST(refused_pinned_memory) {
+    /* As small as this the device is not measured, and twice as small would do. */
+    const program_how how = {.environment = "BANTAM_CUDA_MAX_ALLOC=400000\nCUSIM_FAIL_HOST=1"};
+    program p = bantam_how(how, "train", small_run_new(20).yaml, "--device", "cuda");
+    check_status(p, 1);
+    check_has(p.err, "pinned memory of the host");
+    check_lacks(p.err, "in one piece");
+}
+END_TEST
+
 /* ---- runs --------------------------------------------------------------------------------------
  */
 
@@ -241,6 +253,7 @@ void add_cuda_walks(TCase *tc) {
 }
 
 void add_cuda_faults(TCase *tc) {
+    tcase_add_test(tc, refused_pinned_memory);
     tcase_add_test(tc, wrong_sum);
     tcase_add_test(tc, lost_device);
     tcase_add_test(tc, lost_before_a_checkpoint);

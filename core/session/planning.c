@@ -125,6 +125,16 @@ static bt_status make_plan(bti_session *s, const bti_session_options *o) {
 /* Smaller ones would be many, and no driver refuses them. */
 #define LEAST_HEAP (1u << 16)
 
+/* Does the device refuse what was planned? What failed may have been something else, such as memory
+ * of the host. */
+static int refuses_plan(const bti_session *s) {
+    bti_arena a;
+    bti_arena_plan(&a, s->plan->region, &s->plan->step->info);
+    if (bti_arena_take(&a, s->dev) != BT_OK) return 1;
+    bti_arena_release(&a);
+    return 0;
+}
+
 int bti_session_halve_heaps(bti_session *s, const bti_session_options *options) {
     bt_dev_info *info = &s->dev->info, now = *info;
     const uint64_t before = info->max_alloc, bytes = s->plan->total - s->budget.runtime;
@@ -132,7 +142,8 @@ int bti_session_halve_heaps(bti_session *s, const bti_session_options *options) 
     snprintf(text, sizeof text, "%s", bt_last_error());
     const uint64_t most = before > 0 && before < bytes ? before : bytes;
     int helps = !info->host_memory && most / 2 >= LEAST_HEAP &&
-                s->dev->ops->query(s->dev, &now) == BT_OK && now.free_bytes >= bytes;
+                s->dev->ops->query(s->dev, &now) == BT_OK && now.free_bytes >= bytes &&
+                refuses_plan(s);
     if (helps) {
         bti_run_plan *old = s->plan;
         s->plan = NULL;
