@@ -1,9 +1,9 @@
 /* A backend: driver (find and open devices), device (memory, copies, streams, events) and op table.
  *
- * To add one: fill a bt_driver with its planning half (plain C, always linked), name it in
- * registry.c, fill the MUST slots of the op table, run ctest -L <name>. FUSED slots may stay NULL:
- * core/ops/compose.c makes them of the others. What core may know about a device is in bt_dev_info;
- * it never branches on a backend's name.
+ * To add one: fill a bt_driver with its planning half (plain C, always linked), name it in BACKENDS
+ * of registry.c, fill the MUST slots of the op table, run ctest -L <name>. FUSED slots may stay
+ * NULL: core/ops/compose.c makes them of the others. What core may know about a device is in
+ * bt_dev_info; it never branches on a backend's name.
  *
  * Rules: an op enqueues on its stream in order; it never allocates, synchronises, reads the
  * environment or prints. Memory is a handle and a byte offset; core never follows it. A failure
@@ -95,8 +95,8 @@ typedef struct bt_dev_ops {
     void (*free)(bt_dev *dev, bt_buf *buf);                           /* NULL is fine */
     bt_status (*host_alloc)(bt_dev *dev, uint64_t bytes, void **out); /* pinned where that helps */
     void (*host_free)(bt_dev *dev, void *p);
-    /* Called once per gemm orientation and largest size before runtime_bytes is read, so that
-     * libraries have taken what they keep. May be NULL. */
+    /* Called before runtime_bytes is read with a product of each orientation and shape of a layer,
+     * so that libraries have taken what they keep. May be NULL. */
     bt_status (*warm)(bt_dev *dev, const bt_call *calls, size_t count);
     bt_status (*upload)(bt_dev *dev, bt_stream *s, bt_buf *dst, uint64_t off, const void *src,
                         uint64_t bytes);

@@ -108,9 +108,11 @@ static uint64_t runtime_most(const btcu_dev *d) {
 }
 
 /* From CUDA 12.2 on drivers load a kernel at its first launch, which is in update 1: what is held
- * beside buffers grows by no more than the code of all of ours, 2.7 MB in 93 kernels for 8.6, and
- * by what a driver rounds up. */
-#define CODE_BYTES (8u << 20)
+ * beside buffers grows by the code of ours, all of which is 2.7 MB in 93 kernels for 8.6, by that
+ * of cuBLAS's kernels for numbers of rows that warming did not meet (it meets each shape of a
+ * layer, not each size of a micro-batch), and by what a driver rounds up. How much cuBLAS adds then
+ * is an estimate: no call tells, and no card was asked. */
+#define CODE_BYTES (24u << 20)
 
 /* Bytes in use beside our buffers, by whomever. */
 static bt_status rest_of(bt_dev *dev, size_t *room, size_t *total, uint64_t *rest) {

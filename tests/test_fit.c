@@ -10,6 +10,7 @@
 #include "core/ops/ops.h"
 #include "core/report/advice.h"
 #include "core/report/plan_report.h"
+#include "tests/model_kit.h"
 
 static const double MIB = 1024.0 * 1024;
 
@@ -470,7 +471,66 @@ START_TEST(levels_by_name) {
 }
 END_TEST
 
+/* ---- warming -----------------------------------------------------------------------------------
+ */
+
+static bt_call warmed[128];
+static size_t warmed_count;
+
+static bt_status note_warmed(bt_dev *dev, const bt_call *calls, size_t count) {
+    (void)dev;
+    ck_assert_uint_le(count, sizeof warmed / sizeof warmed[0]);
+    memcpy(warmed, calls, count * sizeof *calls);
+    warmed_count = count;
+    return BT_OK;
+}
+
+/* Is there a product of so many columns and inner columns, of this orientation? */
+static int was_warmed(int64_t inner, int64_t cols, int trans_a, int trans_b) {
+    for (size_t i = 0; i < warmed_count; i++) {
+        const bt_gemm_params *p = &warmed[i].p.gemm;
+        const bt_view *a = &warmed[i].t[BT_GEMM_A];
+        if (warmed[i].t[BT_GEMM_C].cols == cols && (trans_a ? a->rows : a->cols) == inner &&
+            p->trans_a == trans_a && p->trans_b == trans_b && !p->stable_rows)
+            return 1;
+    }
+    return 0;
+}
+
+/* A library on a device loads kernels for each shape; of one on the host the widest will do. */
+START_TEST(products_are_warmed) {
+    mk_setup setup = mk_defaults();
+    setup.backend = "null";
+    setup.model.ff = 7 * setup.model.d_model;
+    const int64_t lengths[] = {9, 9};
+    setup.sentence = mk_sentences(2, lengths, lengths, 97, 1);
+    setup.sentences = 2;
+    mk_model m = mk_open(&setup);
+    const int64_t d = m.model->cfg.d_model, ff = m.model->cfg.ff, n = bti_model_outputs(m.model);
+    const int64_t pair[][2] = {{d, d}, {d, 3 * d}, {d, ff}, {ff, d}, {d, n}};
+    const int64_t rows = 40, logit_rows = 20;
+    bt_dev dev = *m.dev;
+    bt_dev_ops ops = *dev.ops;
+    ops.warm = note_warmed;
+    dev.ops = &ops;
+    dev.info.host_memory = 0;
+    kit_ok(bti_device_warm(&dev, m.model, rows, logit_rows));
+    for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
+        const int64_t in = pair[i][0], out = pair[i][1], r = i == 4 ? logit_rows : rows;
+        ck_assert_msg(was_warmed(in, out, 0, 1) && was_warmed(out, in, 0, 0) &&
+                          was_warmed(r, in, 1, 0),
+                      "not all of %d -> %d", (int)in, (int)out);
+    }
+    for (size_t i = 0; i < warmed_count; i++) kit_ok(bti_op_check(&warmed[i]));
+    dev.info.host_memory = 1;
+    kit_ok(bti_device_warm(&dev, m.model, rows, logit_rows));
+    ck_assert_uint_eq(warmed_count, 2 * 4);
+    mk_close(&m);
+}
+END_TEST
+
 static void add(TCase *tc) {
+    tcase_add_test(tc, products_are_warmed);
     tcase_add_test(tc, every_row_plans);
     tcase_add_test(tc, table_and_memory);
     tcase_add_test(tc, nothing_runs_on_paper);

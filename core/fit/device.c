@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backends/registry.h"
+#include "core/base/num.h"
 #include "core/base/status.h"
 
 /* ---- which -------------------------------------------------------------------------------------
@@ -86,10 +87,9 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
 /* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
  * y. A library packs no more than some hundred of a weight's rows at a time in the first two; in
  * the third one that runs on the host is given no more than so many for each thread. */
-static bt_call product_of(const bt_dev_info *info, const bti_model *m, int kind, int64_t r,
+static bt_call product_of(const bt_dev_info *info, bt_dtype w, int kind, int64_t r, int64_t d,
                           int64_t n, bt_dtype x, bt_dtype y) {
-    int64_t d = m->cfg.d_model;
-    bt_dtype w = m->params.dtype, type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
+    bt_dtype type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     int64_t most = kind < 2            ? WARM_ROWS
                    : info->host_memory ? WARM_ROWS + (int64_t)info->threads * WARM_THREAD_ROWS
                                        : n;
@@ -106,19 +106,39 @@ static bt_call product_of(const bt_dev_info *info, const bti_model *m, int kind,
     return call;
 }
 
+/* Widths of what a layer's products read and of what comes out. A library on the host has taken
+ * what it keeps after the widest; one on a device loads kernels for each shape. */
+enum { WARM_SHAPES = 4 + BTI_MAX_FEATURES };
+static int layer_shapes(const bt_dev_info *info, const bti_model *m, int64_t shape[][2]) {
+    const int64_t d = m->cfg.d_model, ff = m->cfg.ff;
+    const int64_t all[4][2] = {{d, bti_max(ff, 3 * d)}, {d, bti_min(ff, 3 * d)}, {ff, d}, {d, d}};
+    int n = 0;
+    for (; n < (info->host_memory ? 1 : 4); n++) memcpy(shape[n], all[n], sizeof all[n]);
+    for (int32_t f = 0; f < m->cfg.features && !info->host_memory; f++, n++) {
+        shape[n][0] = m->cfg.feature[f].width;
+        shape[n][1] = d;
+    }
+    return n;
+}
+
 bt_status bti_device_warm(bt_dev *dev, const bti_model *m, int64_t rows, int64_t logit_rows) {
-    int64_t d = m->cfg.d_model, wide = m->cfg.ff > 3 * d ? m->cfg.ff : 3 * d;
-    int64_t decoding = dev->info.row_tile > 0 ? dev->info.row_tile : logit_rows;
-    bt_dtype own = m->params.dtype;
-    bt_call call[8];
+    const bt_dev_info *info = &dev->info;
+    const int64_t decoding = info->row_tile > 0 ? info->row_tile : logit_rows;
+    const bt_dtype own = m->params.dtype;
+    int64_t shape[WARM_SHAPES + 1][2];
+    bt_call call[4 * (WARM_SHAPES + 1)];
     size_t n = 0;
     if (dev->ops->warm == NULL) return BT_OK;
-    for (int out = 0; out < 2; out++) { /* the widest layer, then the output */
-        int64_t width = out ? bti_model_outputs(m) : wide;
-        call[n] = product_of(&dev->info, m, 0, decoding, width, own, own);
+    const int layers = layer_shapes(info, m, shape);
+    shape[layers][0] = m->cfg.d_model;
+    shape[layers][1] = bti_model_outputs(m);
+    for (int i = 0; i <= layers; i++) { /* the output comes last */
+        const int64_t d = shape[i][0], width = shape[i][1];
+        const int out = i == layers;
+        call[n] = product_of(info, own, 0, decoding, d, width, own, own);
         call[n++].p.gemm.stable_rows = 1;
         for (int kind = 0; kind < 3 && rows > 0; kind++) {
-            call[n] = product_of(&dev->info, m, kind, out ? logit_rows : rows, width, m->data,
+            call[n] = product_of(info, own, kind, out ? logit_rows : rows, d, width, m->data,
                                  out ? own : m->data);
             call[n++].p.gemm.tf32 = (uint8_t)m->tf32;
         }
