@@ -87,9 +87,9 @@ static mk_setup setup_of(int argc, char **argv, int64_t *target) {
 
 static void measure_rates(const mk_setup *s, bti_rates *rates) {
     bt_dev *dev = mk_device(s->backend, NULL);
-    double start = now(), flops;
+    double start = now();
     bti_rates_default(&dev->info, rates);
-    if (dev->info.flops > 0 && bti_rates_measure(dev, s->precision, rates, &flops) != BT_OK)
+    if (dev->info.flops > 0 && bti_rates_measure(dev, s->precision, rates) != BT_OK)
         printf("planned with rates as stated: %s\n", bt_last_error());
     printf("%s, %u threads; rates in %.3f s:", dev->info.name, dev->info.threads, now() - start);
     for (int i = 0; i < BTI_COST_KINDS; i++)
