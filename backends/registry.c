@@ -27,13 +27,17 @@ typedef struct entry {
     const bt_planning *planning; /* NULL: none yet */
 } entry;
 
-static const entry entries[] = {
-    {"cuda", NULL, NULL, &bti_planning_cuda},
-    {"opencl", NULL, NULL, &bti_planning_opencl},
-    {"cpu", NULL, LINKED_CPU, &bti_planning_cpu},
-    {"ref", &bti_driver_ref, NULL, &bti_planning_ref},
-    {"null", &bti_driver_null, NULL, &bti_planning_null},
-};
+/* The one list, in order of preference for `auto`. */
+#define BACKENDS(X) \
+    X("cuda", NULL, NULL, &bti_planning_cuda) \
+    X("opencl", NULL, NULL, &bti_planning_opencl) \
+    X("cpu", NULL, LINKED_CPU, &bti_planning_cpu) \
+    X("ref", &bti_driver_ref, NULL, &bti_planning_ref) \
+    X("null", &bti_driver_null, NULL, &bti_planning_null)
+#define ENTRY(name, builtin, linked, planning) {name, builtin, linked, planning},
+#define NAME(name, builtin, linked, planning) name,
+
+static const entry entries[] = {BACKENDS(ENTRY)};
 #define ENTRIES (sizeof entries / sizeof entries[0])
 #define MAX_REGISTERED 8
 #define TRACE_PREFIX "trace:"
@@ -44,7 +48,7 @@ static const bt_driver *registered[MAX_REGISTERED];
 static size_t registered_count;
 
 const char *const *bti_backend_names(void) {
-    static const char *const names[] = {"cuda", "opencl", "cpu", "ref", "null", NULL};
+    static const char *const names[] = {BACKENDS(NAME) NULL};
     return names;
 }
 
