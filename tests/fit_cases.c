@@ -55,7 +55,7 @@ START_TEST(small_allocations) {
         bti_model_free(m);
         bti_device_close(dev);
         kit_fails(plan_table(device[i], 102400, 256, &plan, &m, &dev), BT_EFIT,
-                  "src_embed.weight needs 104857600 bytes, more than the device gives");
+                  "src_embed.weight needs 100.00 MiB, more than the device gives");
         bti_model_free(m);
         bti_device_close(dev);
     }

@@ -147,6 +147,13 @@ START_TEST(small_allocations) {
         if (t->region == BTI_REGION_DYNAMIC) ck_assert_uint_le(t->bytes, heap);
     }
     bti_run_plan_free(plan);
+    /* Fixed places too: a position table of 1,000 rows x 32 x 4, and what is staged. */
+    kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 1000, &o, &plan), BT_EFIT,
+              "position table needs 125.");
+    o.decode_staging = 20000;
+    kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,
+              "a smaller training.batch makes them smaller");
+    o.decode_staging = 0;
     p.info.max_alloc = 12000;
     kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,
               "generator.weight");
@@ -164,7 +171,6 @@ START_TEST(small_allocations) {
     o.force_recompute_layers = 0;
     kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,
               "tensor ff");
-    /* Fixed places too: a position table of 20 rows x 32 x 4. */
     bti_model_free(p.model);
 }
 END_TEST

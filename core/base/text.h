@@ -24,6 +24,9 @@ static inline void bti_numbers_end(bti_numbers n) {
     freelocale(n.c);
 }
 
+/* "7.06 GiB" into out; for people. */
+void bti_format_bytes(uint64_t bytes, char out[32]);
+
 /* Is a code point white space to Python: what str.isspace knows and str.split splits at. */
 int bti_char_is_white(int32_t code);
 

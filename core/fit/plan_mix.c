@@ -229,7 +229,6 @@ int bti_fixed_levels(const bti_search *s, bti_choice *out) {
     if (o->force_recompute_layers >= 0) {
         out->layers = (int32_t)bti_min(o->force_recompute_layers, s->m->layers);
         if (o->force_level) out->level = o->force_level;
-        out->rest = o->force_rest;
         out->segment = o->force_segment;
         return 1;
     }

@@ -66,15 +66,26 @@ static void count_bytes(bti_run_plan *plan, uint64_t arena, uint64_t runtime) {
 }
 
 /* Tables are read as a whole, so each region of them must lie in one heap. */
-static bt_status check_tables(const bti_run_plan *plan, const bti_arena *arena) {
+static bt_status check_tables(const bti_model *m, const bti_run_plan *plan,
+                              const bti_arena *arena) {
     static const bti_region region[] = {BTI_REGION_CONSTANT, BTI_REGION_STAGING};
-    static const char *const name[] = {"the position table needs", "integer tables need"};
-    for (int i = 0; i < 2; i++)
-        if (arena->heap_limit && plan->region[region[i]] > arena->heap_limit)
-            return bti_fail(BT_EFIT,
-                            "%s %llu bytes, more than the device gives in one allocation (%llu)",
-                            name[i], (unsigned long long)plan->region[region[i]],
-                            (unsigned long long)arena->heap_limit);
+    const char *name[] = {"the position table needs",
+                          m->cfg.features > 0 ? "features, targets and tables of ids need"
+                                              : "targets and tables of ids need"};
+    const char *help[] = {"data.max_length", m->cfg.features > 0
+                                                 ? "data.features.N.max_rows or training.batch"
+                                                 : "training.batch"};
+    char need[32], most[32];
+    for (int i = 0; i < 2; i++) {
+        const uint64_t bytes = plan->region[region[i]];
+        if (arena->heap_limit == 0 || bytes <= arena->heap_limit) continue;
+        bti_format_bytes(bytes, need);
+        bti_format_bytes(arena->heap_limit, most);
+        return bti_fail(BT_EFIT,
+                        "%s %s, more than the device gives in one allocation (%s); a smaller %s "
+                        "makes them smaller",
+                        name[i], need, most, help[i]);
+    }
     return BT_OK;
 }
 
@@ -135,11 +146,10 @@ bt_status bti_plan_count(bti_search *s, const bti_choice *c, bti_run_plan *plan)
     plan->decode_staging = 2 * s->places.staging.bytes;
     plan->region[BTI_REGION_STAGING] = plan->decode_staging + s->opt->decode_staging;
     BT_TRY(lay_out(s, c, plan));
-    plan->largest = plan->layout.largest ? s->step->tensor[plan->layout.largest].name : "";
     plan->largest_bytes = plan->layout.largest ? s->step->tensor[plan->layout.largest].bytes : 0;
     bti_arena arena;
     bti_arena_plan(&arena, plan->region, s->info);
-    BT_TRY(check_tables(plan, &arena));
+    BT_TRY(check_tables(s->m, plan, &arena));
     count_bytes(plan, arena.total, runtime_of(s, &plan->caps));
     plan->fits = s->opt->budget == 0 || plan->total <= s->opt->budget;
     return predict(s, c, plan);

@@ -36,11 +36,11 @@ typedef struct bti_plan_options {
     const bti_choice
         *wanted; /* taken as it is where it fits, as from a plan kept; NULL: searched */
     /* Tests and experiments; 0 (rows, chunk) and -1 (layers, compact): searched. With layers forced
-     * level (0: LAYERS), rest, segment and slices are as given. */
+     * level (0: LAYERS), segment and slices are as given. */
     int64_t force_rows[2];
     int64_t force_logit_rows;
     int32_t force_recompute_layers;
-    bti_level force_level, force_rest;
+    bti_level force_level;
     int32_t force_segment;
     int64_t force_slice_rows;
     int force_compact; /* sides as in bti_choices; -1: wherever they may be */
@@ -81,10 +81,9 @@ typedef struct bti_run_plan {
     bti_program *losses;        /* step without gradients, for validation; else NULL */
     uint64_t decode_staging;    /* where the decoder's tables begin in STAGING */
     bti_layout layout;          /* of step */
-    const char *largest;        /* tensor that is largest where most is live */
-    uint64_t largest_bytes;
-    double seconds; /* predicted, of a mean update */
-    int as_wanted;  /* the choice that was asked for */
+    uint64_t largest_bytes;     /* of the tensor that is largest where most is live */
+    double seconds;             /* predicted, of a mean update */
+    int as_wanted;              /* the choice that was asked for */
 } bti_run_plan;
 
 /* Places the model's parameters and searches. A run that cannot fit is not a failure here: `fits`

@@ -7,6 +7,7 @@
 #include "core/base/num.h"
 #include "core/base/philox.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 
 int32_t bti_params_add(bti_params *t, const char *name, int dims, int64_t rows, int64_t cols,
                        bti_init init) {
@@ -34,11 +35,14 @@ void bti_params_compact(bti_params *t, int32_t i, int64_t rows) {
 static bt_status take(uint64_t *at, uint64_t bytes, uint64_t alignment, uint64_t heap,
                       const char *name, uint64_t *address) {
     *at = bti_align_up(*at, alignment);
-    if (heap && bytes > heap)
+    if (heap && bytes > heap) {
+        char need[32], most[32];
+        bti_format_bytes(bytes, need);
+        bti_format_bytes(heap, most);
         return bti_fail(BT_EFIT,
-                        "parameter %s needs %llu bytes, more than the device gives in one "
-                        "allocation (%llu)",
-                        name, (unsigned long long)bytes, (unsigned long long)heap);
+                        "parameter %s needs %s, more than the device gives in one allocation (%s)",
+                        name, need, most);
+    }
     if (heap && bytes && *at / heap != (*at + bytes - 1) / heap) *at = bti_align_up(*at, heap);
     *address = *at;
     *at += bytes;

@@ -10,6 +10,7 @@
 
 #include "core/base/num.h"
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "core/plan/program.h"
 
 /* Bounds the draws from one order: comparisons of blocks, about. */
@@ -356,11 +357,13 @@ bt_status bti_layout_make(bti_program *p, const bti_layout_options *options, bti
     s.count = make_blocks(p, options, s.blocks, block_of);
     for (bti_tid i = 1; i <= p->tensors; i++) {
         if (block_of[i] < 0 || s.heap == 0 || s.blocks[block_of[i]].bytes <= s.heap) continue;
+        char need[32], most[32];
+        bti_format_bytes(p->tensor[i].bytes, need);
+        bti_format_bytes(s.heap, most);
         status = bti_fail(BT_EFIT,
-                          "%s: tensor %s needs %llu bytes, more than the device gives in one "
-                          "allocation (%llu)",
-                          p->name, p->tensor[i].name, (unsigned long long)p->tensor[i].bytes,
-                          (unsigned long long)s.heap);
+                          "%s: tensor %s needs %s, more than the device gives in one allocation "
+                          "(%s)",
+                          p->name, p->tensor[i].name, need, most);
         goto done;
     }
     out->live = most_live(s.blocks, s.count, live, p->ops, &out->peak_op);

@@ -4,6 +4,7 @@
 #ifndef BANTAM_RUN_RUN_FILE_H
 #define BANTAM_RUN_RUN_FILE_H
 
+#include "core/base/text.h"
 #include "core/data/batcher.h"
 #include "core/model/moments.h"
 
@@ -128,7 +129,5 @@ bt_status bti_run_config_compare(const bti_run_config *was, const bti_run_config
 /* "11GiB", "8000MB", "512MiB", plain bytes; "auto" is BTI_MEMORY_AUTO. 0, negative or unreadable is
  * BT_EUSAGE. */
 bt_status bti_parse_bytes(const char *text, uint64_t *bytes);
-/* "7.06 GiB" into out; for people. */
-void bti_format_bytes(uint64_t bytes, char out[32]);
 
 #endif

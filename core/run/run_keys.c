@@ -409,16 +409,3 @@ bt_status bti_parse_bytes(const char *text, uint64_t *bytes) {
     *bytes = scale == 1 && read_seed(number, &whole) ? whole : (uint64_t)(v * scale);
     return BT_OK;
 }
-
-void bti_format_bytes(uint64_t bytes, char out[32]) {
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double v = (double)bytes;
-    int i = 0;
-    for (; v >= 1024 && i < 6; i++) v /= 1024;
-    bti_numbers c = bti_numbers_begin();
-    if (i == 0)
-        snprintf(out, 32, "%llu B", (unsigned long long)bytes);
-    else
-        snprintf(out, 32, "%.2f %s", v, unit[i]);
-    bti_numbers_end(c);
-}
