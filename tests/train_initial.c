@@ -223,7 +223,6 @@ START_TEST(partial) {
     bti_initial *i;
     kit_ok(bti_initial_open(write_foreign(t, count, 1), 1, b.model, &i));
     ck_assert(!bti_initial_is_whole(i));
-    ck_assert_int_eq(bti_initial_count(i), (int)count - 2);
     const char *say[] = {kit_str("%d of %d parameters from ", (int)count - 2, (int)count),
                          kit_str("; not there: %s", p->param[1].name),
                          "; of another shape: src_embed.weight (96 x 12 there, 97 x 12 here)",

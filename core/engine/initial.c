@@ -285,8 +285,6 @@ int bti_initial_is_whole(const bti_initial *i) { return i->count == i->model->pa
 
 const char *bti_initial_text(const bti_initial *i) { return i->text; }
 
-int32_t bti_initial_count(const bti_initial *i) { return i->count; }
-
 /* ---- what shapes do not tell ----------------------------------------------------------- */
 
 static void note_setting(void *user, const char *key, const char *was, const char *is) {

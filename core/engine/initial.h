@@ -21,8 +21,6 @@ void bti_initial_close(bti_initial *i);
 int bti_initial_is_whole(const bti_initial *i);
 /* For people: "all 68 parameters of PATH", or what was taken and what was not. */
 const char *bti_initial_text(const bti_initial *i);
-/* Parameters that have a value there. */
-int32_t bti_initial_count(const bti_initial *i);
 /* Warns of what shapes do not tell, where the file says it: other tokenisers (by checksum), and
  * settings of the model that differ. */
 void bti_initial_compare(const bti_initial *i, const bti_run_config *cfg,

@@ -250,7 +250,6 @@ typedef struct bti_step {
 typedef struct bti_train_program {
     bti_program *p;
     bti_tid loss;    /* target rows x 2, pinned */
-    bti_tid hidden;  /* what the output layer reads, rows x d */
     bti_tid outputs; /* without training, of heads without a decoder: rows x outputs, pinned */
 } bti_train_program;
 

@@ -94,6 +94,6 @@ bt_status bti_model_emit_step(bti_program *p, const bti_step *step, bti_train_pr
     if (!step->training && !bti_has_decoder(&m->cfg)) outputs = bti_outputs(&b, hidden);
     if (step->training) backward(&b, norm, dhidden);
     BT_TRY(bti_program_end(p));
-    *out = (bti_train_program){.p = p, .loss = loss, .hidden = hidden, .outputs = outputs};
+    *out = (bti_train_program){.p = p, .loss = loss, .outputs = outputs};
     return BT_OK;
 }

@@ -135,11 +135,10 @@ static bt_status check_gemm_types(const bt_call *call) {
 
 static bt_status check_gemm(const bt_call *call) {
     const bt_gemm_params *g = &call->p.gemm;
-    const bt_view *a = &call->t[BT_GEMM_A], *b = &call->t[BT_GEMM_B], *c = &call->t[BT_GEMM_C];
+    const bt_view *a = &call->t[BT_GEMM_A], *c = &call->t[BT_GEMM_C];
     int64_t k = g->trans_a ? a->rows : a->cols;
     BT_TRY(shape(call, BT_GEMM_A, g->trans_a ? k : c->rows, g->trans_a ? c->rows : k));
     BT_TRY(shape(call, BT_GEMM_B, g->trans_b ? c->cols : k, g->trans_b ? k : c->cols));
-    (void)b;
     BT_TRY(check_gemm_types(call));
     if (g->batch0 < 0 || g->batch1 < 0) return bad(call, -1, "negative batch count");
     if (g->a0 < 0 || g->a1 < 0 || g->b0 < 0 || g->b1 < 0 || g->c0 < 0 || g->c1 < 0)

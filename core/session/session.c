@@ -64,9 +64,6 @@ static bt_status find_last_update(bti_session *s, int64_t asked) {
          * update on. */
         BT_TRY(bti_batcher_updates(s->batcher, s->cfg->training.epochs, last, s->stop, &last));
     }
-    if (last == 0)
-        return bti_fail(BT_EUSAGE, "training.updates and training.epochs are both 0: give one, the "
-                                   "run must end somewhere");
     s->run_end = last;
     s->last_update = asked > 0 && asked < last ? asked : last;
     return BT_OK;
