@@ -104,6 +104,17 @@ void *(bti_realloc)(void *p, size_t count, size_t size) {
 
 void(bti_free)(void *p) { free(p); }
 
+bt_status bti_grow(void **array, size_t *room, size_t count, size_t size) {
+    if (count <= *room) return BT_OK;
+    size_t n = *room ? *room : 64;
+    while (n < count) n *= 2;
+    void *q = bti_realloc(*array, n, size);
+    if (q == NULL) return BT_ENOMEM;
+    *array = q;
+    *room = n;
+    return BT_OK;
+}
+
 void bt_free(void *p) { free(p); }
 
 char *bti_strdup(const char *s) {

@@ -43,6 +43,8 @@ void bti_vlog(bt_log_level level, const char *fmt, va_list ap);
 void *bti_alloc(size_t count, size_t size);
 void *bti_realloc(void *p, size_t count, size_t size);
 void bti_free(void *p);
+/* Makes room for `count` items in an array that doubles; what is new is not cleared. */
+bt_status bti_grow(void **array, size_t *room, size_t count, size_t size);
 char *bti_strdup(const char *s);
 /* printf into a new string, numbers with a point; NULL on failure. */
 char *bti_format(const char *fmt, ...) BTI_PRINTF(1, 2);

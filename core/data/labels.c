@@ -17,33 +17,24 @@
 
 struct bti_labels {
     bti_label_kind kind;
-    int64_t count, room;  /* examples; room: of `begin` */
-    int64_t *begin;       /* where the ids of an example begin; one more at the end */
-    int32_t *id;          /* while files are read: in order of the first use */
-    int64_t ids, id_room; /* ids, or numbers */
-    float *number;        /* count x width */
-    int64_t width, number_room;
+    int64_t count;  /* examples */
+    int64_t *begin; /* where the ids of an example begin; one more at the end */
+    int32_t *id;    /* while files are read: in order of the first use */
+    int64_t ids;    /* or numbers */
+    float *number;  /* count x width */
+    int64_t width;
+    size_t room, id_room, number_room; /* of begin, id, number */
     bti_strings names;
     const char **class_name; /* in order, into names */
     int64_t *class_examples;
     char *path; /* of the first file, for messages */
 };
 
-/* ---- growing --------------------------------------------------------------------------------- */
-
-/* The list with room for one more element at `count`; NULL: there is none. */
-static void *grown(void *list, int64_t count, int64_t *room, size_t size) {
-    if (count < *room) return list;
-    int64_t more = *room ? 2 * *room : 256;
-    void *p = bti_realloc(list, (size_t)more, size);
-    if (p != NULL) *room = more;
-    return p;
-}
+/* ---- lists ------------------------------------------------------------------------------------
+ */
 
 static bt_status add_id(bti_labels *l, int32_t id) {
-    int32_t *list = grown(l->id, l->ids, &l->id_room, sizeof *list);
-    if (list == NULL) return BT_ENOMEM;
-    l->id = list;
+    BT_TRY(bti_grow((void **)&l->id, &l->id_room, (size_t)l->ids + 1, sizeof *l->id));
     l->id[l->ids++] = id;
     return BT_OK;
 }
@@ -67,18 +58,14 @@ static bt_status add_name(bti_labels *l, const bti_labels_spec *spec, const char
 
 static bt_status add_number(bti_labels *l, int64_t at, double x) {
     if (!isfinite((float)x)) return bti_fail(BT_EINPUT, "number %" PRId64 " is not finite", at + 1);
-    float *list = grown(l->number, l->ids, &l->number_room, sizeof *list);
-    if (list == NULL) return BT_ENOMEM;
-    l->number = list;
+    BT_TRY(bti_grow((void **)&l->number, &l->number_room, (size_t)l->ids + 1, sizeof *l->number));
     l->number[l->ids++] = (float)x;
     return BT_OK;
 }
 
 /* Notes where the next example begins. */
 static bt_status add_begin(bti_labels *l, int64_t example) {
-    int64_t *list = grown(l->begin, example, &l->room, sizeof *list);
-    if (list == NULL) return BT_ENOMEM;
-    l->begin = list;
+    BT_TRY(bti_grow((void **)&l->begin, &l->room, (size_t)example + 1, sizeof *l->begin));
     l->begin[example] = l->ids;
     return BT_OK;
 }

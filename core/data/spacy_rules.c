@@ -65,23 +65,14 @@ struct bti_spacy {
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-static bt_status grow(void **list, size_t *room, size_t need, size_t size) {
-    if (need <= *room) return BT_OK;
-    void *more = bti_realloc(*list, 2 * need + 16, size);
-    if (more == NULL) return BT_ENOMEM;
-    *list = more;
-    *room = 2 * need + 16;
-    return BT_OK;
-}
-
 static bt_status push(token_list *l, const char *text, size_t bytes) {
-    BT_TRY(grow((void **)&l->at, &l->room, l->count + 1, sizeof *l->at));
+    BT_TRY(bti_grow((void **)&l->at, &l->room, l->count + 1, sizeof *l->at));
     l->at[l->count++] = (token){text, bytes, BTI_WORD_UNK, -1};
     return BT_OK;
 }
 
 static bt_status append(token_list *l, const token *from, size_t count) {
-    BT_TRY(grow((void **)&l->at, &l->room, l->count + count, sizeof *l->at));
+    BT_TRY(bti_grow((void **)&l->at, &l->room, l->count + count, sizeof *l->at));
     if (count > 0) memcpy(l->at + l->count, from, count * sizeof *from);
     l->count += count;
     return BT_OK;
@@ -286,7 +277,8 @@ static bt_status find_spans(const bti_spacy *s, work *w) {
             node = (int32_t)edge_of(s, node, l->at[j].symbol) + 1;
             if (node == 0) break;
             if (!s->ends[node]) continue;
-            BT_TRY(grow((void **)&w->spans, &w->span_room, w->span_count + 1, sizeof *w->spans));
+            BT_TRY(
+                bti_grow((void **)&w->spans, &w->span_room, w->span_count + 1, sizeof *w->spans));
             w->spans[w->span_count++] = (span){i, j + 1};
         }
     }
@@ -309,7 +301,7 @@ static int in_order(const void *x, const void *y) {
 static bt_status choose_spans(work *w) {
     size_t kept = 0;
     qsort(w->spans, w->span_count, sizeof *w->spans, longer_first);
-    BT_TRY(grow((void **)&w->taken, &w->taken_room, w->line.count, 1));
+    BT_TRY(bti_grow((void **)&w->taken, &w->taken_room, w->line.count, 1));
     memset(w->taken, 0, w->line.count);
     for (size_t i = 0; i < w->span_count; i++) {
         span x = w->spans[i];

@@ -220,13 +220,7 @@ static size_t split_symbols(const char *in, size_t n, char *out) {
 
 static bt_status push(bti_tokens *t, const char *start, const char *end) {
     if (start == NULL || start == end) return BT_OK;
-    if (t->count == t->room) {
-        size_t room = 2 * t->room + 64;
-        bti_token *more = bti_realloc(t->list, room, sizeof *more);
-        if (more == NULL) return BT_ENOMEM;
-        t->list = more;
-        t->room = room;
-    }
+    BT_TRY(bti_grow((void **)&t->list, &t->room, t->count + 1, sizeof *t->list));
     t->list[t->count++] = (bti_token){start, (size_t)(end - start)};
     return BT_OK;
 }

@@ -26,7 +26,7 @@ struct bti_prober {
     int64_t *kept, *peak; /* of the layers of the program */
     double *seconds;
     uint64_t *live;
-    int32_t live_capacity;
+    size_t live_room;
     block *blocks;
 };
 
@@ -141,7 +141,7 @@ static int32_t summit(const bti_program *p, int32_t layers) {
 static bt_status count_bytes(bti_prober *p, bti_profile *out) {
     const bti_program *g = p->program;
     const bti_model *m = &p->few;
-    BT_TRY(bti_grow((void **)&p->live, &p->live_capacity, g->ops, sizeof *p->live));
+    BT_TRY(bti_grow((void **)&p->live, &p->live_room, (size_t)g->ops, sizeof *p->live));
     bti_live live = {.live = p->live,
                      .kept = (uint64_t *)p->kept,
                      .at = summit(g, m->layers),

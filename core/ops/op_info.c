@@ -112,19 +112,25 @@ static int64_t rows_touched(const bt_call *call, int i) {
     return t[i].rows;
 }
 
+int bti_op_overwrites(bt_op op, const bt_op_params *p, int operand) {
+    const bt_role role = bti_op_info(op)->operand[operand].role;
+    if (role != BT_ROLE_INOUT) return role == BT_ROLE_OUT;
+    switch (op) {
+    case BT_OP_GEMM:
+        return p->gemm.beta == 0;
+    case BT_OP_AXPBY:
+        return p->axpby.b == 0;
+    case BT_OP_EMBED_BWD:
+        return p->embed.beta == 0;
+    default:
+        return 0;
+    }
+}
+
 /* An operand that is written after it was read. */
 static int read_too(const bt_call *call, int i) {
-    if (bti_op_info(call->op)->operand[i].role != BT_ROLE_INOUT) return 0;
-    switch (call->op) {
-    case BT_OP_GEMM:
-        return call->p.gemm.beta != 0;
-    case BT_OP_AXPBY:
-        return call->p.axpby.b != 0;
-    case BT_OP_EMBED_BWD:
-        return call->p.embed.beta != 0;
-    default:
-        return 1;
-    }
+    return bti_op_info(call->op)->operand[i].role == BT_ROLE_INOUT &&
+           !bti_op_overwrites(call->op, &call->p, i);
 }
 
 double bti_op_bytes(const bt_call *call) {

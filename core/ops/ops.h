@@ -76,6 +76,10 @@ uint64_t bti_compose_ws_bytes(const bt_planning *planning, const bt_dev_info *in
                               const bt_call *call);
 bt_status bti_compose_run(bt_dev *dev, bt_stream *stream, const bt_call *call);
 
+/* Is the operand written without being read: an output, or one that is both where its factor of
+ * what was there (beta) is 0? */
+int bti_op_overwrites(bt_op op, const bt_op_params *p, int operand);
+
 /* Multiply-adds times 2 of a call, for cost and trace; attention counts its products. The planner
  * gives `pairs`, the sum over sequences of visible query-key pairs (0: count seq is unknown). */
 double bti_op_flops(const bt_call *call, double pairs);

@@ -25,24 +25,12 @@ void bti_program_free(bti_program *p) {
     bti_free(p);
 }
 
-bt_status bti_grow(void **array, int32_t *capacity, int32_t count, size_t size) {
-    if (count <= *capacity) return BT_OK;
-    int32_t n = *capacity ? *capacity : 64;
-    while (n < count) n *= 2;
-    void *q = bti_realloc(*array, (size_t)n, size);
-    if (q == NULL) return BT_ENOMEM;
-    *array = q;
-    *capacity = n;
-    return BT_OK;
-}
-
 bt_status bti_program_reserve(bti_program *p, const bti_program *caps) {
-    BT_TRY(
-        bti_grow((void **)&p->tensor, &p->tensor_capacity, caps->tensors + 1, sizeof *p->tensor));
-    BT_TRY(bti_grow((void **)&p->op, &p->op_capacity, caps->ops, sizeof *p->op));
-    BT_TRY(bti_grow((void **)&p->wanted, &p->wanted_capacity, caps->wanted_capacity,
-                    sizeof *p->wanted));
-    return bti_grow((void **)&p->made, &p->made_capacity, caps->made_capacity, sizeof *p->made);
+    BT_TRY(bti_grow((void **)&p->tensor, &p->tensor_room, (size_t)caps->tensors + 1,
+                    sizeof *p->tensor));
+    BT_TRY(bti_grow((void **)&p->op, &p->op_room, (size_t)caps->ops, sizeof *p->op));
+    BT_TRY(bti_grow((void **)&p->wanted, &p->wanted_room, caps->wanted_room, sizeof *p->wanted));
+    return bti_grow((void **)&p->made, &p->made_room, caps->made_room, sizeof *p->made);
 }
 
 void bti_program_begin(bti_program *p, const uint32_t *keep, int32_t layers) {
@@ -69,7 +57,7 @@ static bti_tid add_tensor(bti_program *p, const bti_tensor *t) {
         return 0;
     }
     p->status =
-        bti_grow((void **)&p->tensor, &p->tensor_capacity, p->tensors + 2, sizeof *p->tensor);
+        bti_grow((void **)&p->tensor, &p->tensor_room, (size_t)p->tensors + 2, sizeof *p->tensor);
     if (p->status != BT_OK) return 0;
     bti_tensor *slot = &p->tensor[++p->tensors];
     *slot = *t;
@@ -140,14 +128,6 @@ bti_ref bti_cols(bti_ref r, int64_t col, int64_t cols) {
     return r;
 }
 
-int bti_overwrites(const bti_op_record *o, int operand) {
-    bt_role role = bti_op_info(o->op)->operand[operand].role;
-    if (role != BT_ROLE_INOUT) return role == BT_ROLE_OUT;
-    return (o->op == BT_OP_GEMM && o->p.gemm.beta == 0) ||
-           (o->op == BT_OP_EMBED_BWD && o->p.embed.beta == 0) ||
-           (o->op == BT_OP_AXPBY && o->p.axpby.b == 0);
-}
-
 static bt_view shape_view(const bti_program *p, const bti_ref *r) {
     if (r->id == 0) return (bt_view){0};
     const bti_tensor *t = &p->tensor[r->id];
@@ -216,10 +196,11 @@ void bti_emit(bti_program *p, bt_op op, const bti_ref *t, const bt_op_params *pa
     }
     record.ws = scratch(p, &call);
     if (p->status != BT_OK) return;
-    p->status = bti_grow((void **)&p->op, &p->op_capacity, p->ops + 1, sizeof *p->op);
+    p->status = bti_grow((void **)&p->op, &p->op_room, (size_t)p->ops + 1, sizeof *p->op);
     if (p->status != BT_OK) return;
     for (int i = 0; i < info->operands; i++)
-        if (record.t[i].id && p->tensor[record.t[i].id].producer < 0 && bti_overwrites(&record, i))
+        if (record.t[i].id && p->tensor[record.t[i].id].producer < 0 &&
+            bti_op_overwrites(record.op, &record.p, i))
             p->tensor[record.t[i].id].producer = p->ops;
     p->op[p->ops++] = record;
 }
@@ -249,8 +230,8 @@ bt_status bti_program_end(bti_program *p) {
         for (int i = 0; i < info->operands; i++) {
             if (o->t[i].id == 0) continue;
             bti_tensor *t = &p->tensor[o->t[i].id];
-            if (t->region == BTI_REGION_DYNAMIC && t->first < 0 && !bti_overwrites(o, i) &&
-                t->rows > 0)
+            if (t->region == BTI_REGION_DYNAMIC && t->first < 0 &&
+                !bti_op_overwrites(o->op, &o->p, i) && t->rows > 0)
                 return p->status =
                            bti_fail(BT_EINTERNAL, "%s: %s reads tensor %s before it is made",
                                     p->name, info->name, t->name);

@@ -19,8 +19,9 @@ typedef enum bti_region {
     BTI_REGION_GRADIENTS,
     BTI_REGION_MOMENT1,
     BTI_REGION_MOMENT2,
-    BTI_REGION_CONSTANT, /* position table, scalar block */
-    BTI_REGION_STAGING,  /* integer tables, two slots in turn */
+    BTI_REGION_CONSTANT, /* position table, scalar block, places of compact gradients' rows */
+    BTI_REGION_STAGING,  /* ids, places, features and targets of a micro-batch, two slots in turn;
+                             the decoder's tables */
     BTI_REGION_DYNAMIC,  /* shared by all programs; placed from live ranges */
     BTI_REGION_COUNT
 } bti_region;
@@ -99,9 +100,9 @@ typedef struct bti_program {
     bt_dev_info info;
     bt_status status;
     bti_tensor *tensor; /* from 1 */
-    int32_t tensors, tensor_capacity;
+    int32_t tensors;
     bti_op_record *op;
-    int32_t ops, op_capacity;
+    int32_t ops;
     const uint32_t *keep; /* kept classes of each layer; NULL: all */
     int32_t layers;
     int32_t loop_first;  /* first op of the loop that is emitted now; -1: none */
@@ -111,7 +112,8 @@ typedef struct bti_program {
     /* Replay: what is asked for and not made yet, and what was copied to make a layer's input. */
     bti_wanted *wanted;
     bti_tid *made;
-    int32_t wanted_count, wanted_capacity, made_count, made_capacity;
+    int32_t wanted_count, made_count;
+    size_t tensor_room, op_room, wanted_room, made_room;
     int32_t at_layer, below; /* of the ops that are emitted now, see bti_program_at */
     int32_t sweeps;          /* inputs of layers among the wanted */
 } bti_program;
@@ -171,11 +173,6 @@ void bti_loop_end(bti_program *p);
 bti_tid bti_need(bti_program *p, bti_tid id);
 /* Whether tensors of a class are kept in a layer. */
 int bti_keeps(const bti_program *p, int32_t layer, bti_class cls);
-
-/* For the files of this folder. The operand is written without being read. */
-int bti_overwrites(const bti_op_record *o, int operand);
-/* Makes room for `count` items in an array that doubles. */
-bt_status bti_grow(void **array, int32_t *capacity, int32_t count, size_t size);
 
 /* ---- layout -----------------------------------------------------------------------------------
  */

@@ -51,7 +51,7 @@ static int made_in(const bti_program *p, unit u, bti_tid id) {
  * from this very replay. */
 static int runs_again(const bti_program *p, const bti_op_record *o, bti_tid before) {
     for (int i = 0; i < bti_op_info(o->op)->operands; i++) {
-        if (o->t[i].id == 0 || !bti_overwrites(o, i)) continue;
+        if (o->t[i].id == 0 || !bti_op_overwrites(o->op, &o->p, i)) continue;
         bti_tid id = at_hand(p, o->t[i].id);
         if (id == 0 || id > before) return 1;
     }
@@ -65,7 +65,9 @@ static bti_tid missing(const bti_program *p, unit u) {
         if (!runs_again(p, o, p->tensors)) continue;
         for (int i = 0; i < bti_op_info(o->op)->operands; i++) {
             bti_tid id = o->t[i].id;
-            if (id == 0 || bti_overwrites(o, i) || at_hand(p, id) || made_in(p, u, id)) continue;
+            if (id == 0 || bti_op_overwrites(o->op, &o->p, i) || at_hand(p, id) ||
+                made_in(p, u, id))
+                continue;
             return id;
         }
     }
@@ -80,7 +82,7 @@ static bti_tid copy_of(bti_program *p, bti_tid id, bti_tid before) {
     p->tensor[id].replay = copy;
     if (p->sweeps > 0 && t.cls != BTI_CLASS_INPUT && p->status == BT_OK) {
         p->status =
-            bti_grow((void **)&p->made, &p->made_capacity, p->made_count + 1, sizeof *p->made);
+            bti_grow((void **)&p->made, &p->made_room, (size_t)p->made_count + 1, sizeof *p->made);
         if (p->status == BT_OK) p->made[p->made_count++] = id;
     }
     return copy;
@@ -97,11 +99,12 @@ static void replay(bti_program *p, unit u) {
         if (!runs_again(p, &o, before)) continue;
         for (int i = 0; i < operands; i++) {
             bti_tid id = o.t[i].id;
-            if (id == 0 || bti_overwrites(&o, i)) continue;
+            if (id == 0 || bti_op_overwrites(o.op, &o.p, i)) continue;
             o.t[i].id = p->tensor[id].replay > before ? p->tensor[id].replay : at_hand(p, id);
         }
         for (int i = 0; i < operands; i++)
-            if (o.t[i].id && bti_overwrites(&o, i)) o.t[i].id = copy_of(p, o.t[i].id, before);
+            if (o.t[i].id && bti_op_overwrites(o.op, &o.p, i))
+                o.t[i].id = copy_of(p, o.t[i].id, before);
         bti_emit(p, o.op, o.t, &o.p, o.pairs);
     }
     if (loop) bti_loop_end(p);
@@ -114,8 +117,8 @@ static void want(bti_program *p, bti_tid id) {
                              t->producer < 0 ? "nothing makes" : "a loop asks for", t->name);
         return;
     }
-    p->status =
-        bti_grow((void **)&p->wanted, &p->wanted_capacity, p->wanted_count + 1, sizeof *p->wanted);
+    p->status = bti_grow((void **)&p->wanted, &p->wanted_room, (size_t)p->wanted_count + 1,
+                         sizeof *p->wanted);
     if (p->status != BT_OK) return;
     p->wanted[p->wanted_count++] = (bti_wanted){id, p->made_count};
     p->sweeps += t->cls == BTI_CLASS_INPUT;

@@ -75,8 +75,8 @@ bt_status bti_session_plan(const bti_session *s, bti_model *m, const bti_workloa
                            int64_t max_length, const bti_plan_options *options,
                            int64_t *decode_batch, bti_run_plan **out);
 bti_plan_options bti_session_plan_options(const bti_session *s);
-/* For a device that refuses the plan's memory although so much is free: plans again for allocations of
- * half the size, options as at the opening. 1: the new plan fits; 0: it does not help, the last
+/* For a device that refuses the plan's memory although so much is free: plans again for allocations
+ * of half the size, options as at the opening. 1: the new plan fits; 0: it does not help, the last
  * error is as it was. */
 int bti_session_halve_heaps(bti_session *s, const bti_session_options *options);
 
