@@ -147,16 +147,18 @@ typedef enum bt_progress_kind {
     BT_PROGRESS_CHECKPOINT  /* `path` is complete on disk */
 } bt_progress_kind;
 
-/* The fields of a log line (also of OUT/log.jsonl), and what a progress display needs beside. Later
- * versions may add fields at the end. */
+/* The fields of a log line (also of OUT/log.jsonl), and what a progress display needs beside. Every
+ * event has all of them, as they are then: of an update those of the newest. Before the first one
+ * of the call loss and grad_norm are NaN, and what else it would tell is 0. Later versions may add
+ * fields at the end. */
 typedef struct bt_progress {
     bt_progress_kind kind;
     int64_t update, last_update; /* last_update: where the run ends, 0 when not known */
     int64_t epoch;               /* from 1 */
-    double loss;                 /* per target token */
+    double loss;                 /* per `unit`; NaN: the update had none */
     double grad_norm, lr;
     int64_t target_tokens, source_tokens, micro_batches; /* of this update */
-    double tokens_per_s;                                 /* target tokens */
+    double tokens_per_s;                                 /* target tokens, or examples */
     uint64_t planned_bytes, peak_bytes;
     double loss_scale;   /* of the next update */
     int64_t skipped;     /* updates skipped so far in this run */
@@ -167,6 +169,8 @@ typedef struct bt_progress {
     const char *path;    /* BT_PROGRESS_CHECKPOINT: the file; else NULL. Valid during the call */
 } bt_progress;
 typedef void (*bt_progress_fn)(void *user, const bt_progress *progress);
+    const char *unit;    /* what target_tokens counts: "target token", or "example" where the model
+                            writes no text; for good */
 
 /* Zero-initialised: all defaults. */
 typedef struct bt_train_options {

@@ -90,7 +90,11 @@ bt_status bt_plan_json(const bt_plan *plan, char **json) {
 }
 
 static void play_progress(const bt_train_options *o) {
-    bt_progress p = {.last_update = 4, .epoch = 1, .valid_score = NAN, .peak_bytes = 3u << 29};
+    bt_progress p = {.last_update = 4,
+                     .epoch = 1,
+                     .valid_score = NAN,
+                     .peak_bytes = 3u << 29,
+                     .unit = "example"};
     for (p.update = 1; p.update <= 4; p.update++) {
         p.kind = BT_PROGRESS_UPDATE;
         p.loss = p.update == 2 ? NAN : 8.0 / (double)p.update;
@@ -641,10 +645,10 @@ START_TEST(plain_progress) {
     result r = run_to("train progress.yaml", NULL, 0, NULL);
     ck_assert_int_eq(r.code, 0);
     /* the first update at once; those within 5 seconds together at the end, without the NaN */
-    ck_assert_str_eq(r.err,
-                     "update 1/4  epoch 1  loss 8.0000  250 tokens/s  left 1h02m  memory 1.50 GiB\n"
-                     "update 2: saved out/checkpoint\n"
-                     "update 4/4  epoch 1  loss 2.3333  250 tokens/s  memory 1.50 GiB\n");
+    ck_assert_str_eq(
+        r.err, "update 1/4  epoch 1  loss 8.0000  250 examples/s  left 1h02m  memory 1.50 GiB\n"
+               "update 2: saved out/checkpoint\n"
+               "update 4/4  epoch 1  loss 2.3333  250 examples/s  memory 1.50 GiB\n");
     result_free(r);
 }
 END_TEST

@@ -111,9 +111,13 @@ static void update(int u, double loss, double lr, double speed) {
             u, loss, lr, speed);
 }
 
+static const bti_head *decoder(void) {
+    return bti_head_of(&(bti_model_config){.head = BTI_HEAD_DECODER});
+}
+
 static void draw(const char *dir) {
     fclose(log_file);
-    kit_ok(bti_plot_log(kit_str("%s/log.jsonl", dir), dir));
+    kit_ok(bti_plot_log(kit_str("%s/log.jsonl", dir), decoder(), dir));
 }
 
 static double loss_at(int u) { return 2 + 6 * exp(-u / 300.0) + 0.2 * sin(u * 12.9898); }
@@ -234,6 +238,48 @@ START_TEST(short_run) {
 }
 END_TEST
 
+/* Models without a decoder: their units, and the scores that they have; of an error less is best.
+ */
+START_TEST(other_heads) {
+    static const struct {
+        bti_head_kind head;
+        const char *fields[2], *loss, *file[2], *note[2], *label[2];
+    } of[] = {
+        {BTI_HEAD_CLASSIFICATION,
+         {"\"valid_accuracy\":0.25,\"valid_f1\":0.75", "\"valid_accuracy\":0.5,\"valid_f1\":0.5"},
+         ">loss per example (nats)</text>",
+         {"accuracy.svg", "f1.svg"},
+         {">best 0.5000 at update 2</text>", ">best 0.7500 at update 1</text>"},
+         {">accuracy (0 to 1)</text>", ">F1 (0 to 1)</text>"}},
+        {BTI_HEAD_REGRESSION,
+         {"\"valid_mse\":2", "\"valid_mse\":3"},
+         ">loss per example (square error)</text>",
+         {"mse.svg"},
+         {">best 2.0000 at update 1</text>"},
+         {">mean square error</text>"}}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        const char *dir = new_log();
+        for (int u = 1; u <= 2; u++) {
+            update(u, 9, 1e-3, 100);
+            fprintf(log_file, "{\"update\":%d,\"valid_loss\":7.5,%s}\n", u, of[i].fields[u - 1]);
+        }
+        fclose(log_file);
+        kit_ok(bti_plot_log(kit_str("%s/log.jsonl", dir),
+                            bti_head_of(&(bti_model_config){.head = of[i].head}), dir));
+        load(dir, "loss.svg");
+        has(of[i].loss);
+        load(dir, "speed.svg");
+        has(">examples a second</text>");
+        for (int k = 0; k < 2 && of[i].file[k] != NULL; k++) {
+            load(dir, of[i].file[k]);
+            has(of[i].note[k]);
+            has(of[i].label[k]);
+        }
+        ck_assert(!bti_file_exists(kit_str("%s/bleu.svg", dir)));
+    }
+}
+END_TEST
+
 /* Null losses, lines cut short, lines of others, updates that come again. */
 START_TEST(what_is_no_point) {
     const char *dir = new_log();
@@ -265,11 +311,13 @@ START_TEST(nothing_to_draw) {
     const char *dir = new_log();
     draw(dir);
     ck_assert(!bti_file_exists(kit_str("%s/loss.svg", dir)));
-    kit_fails(bti_plot_log(kit_str("%s/absent.jsonl", dir), dir), BT_EINPUT, "absent.jsonl");
+    kit_fails(bti_plot_log(kit_str("%s/absent.jsonl", dir), decoder(), dir), BT_EINPUT,
+              "absent.jsonl");
     log_file = fopen(kit_str("%s/log.jsonl", dir), "w");
     update(1, 9, 1e-3, 100);
     fclose(log_file);
-    ck_assert(bti_plot_log(kit_str("%s/log.jsonl", dir), kit_str("%s/absent", dir)) != BT_OK);
+    ck_assert(bti_plot_log(kit_str("%s/log.jsonl", dir), decoder(), kit_str("%s/absent", dir)) !=
+              BT_OK);
     ck_assert(strstr(bt_last_error(), "absent/loss.svg") != NULL);
 }
 END_TEST
@@ -294,7 +342,7 @@ START_TEST(no_memory) {
     fputs("{\"update\":300,\"valid_loss\":7.5,\"valid_bleu\":1}\n", log_file);
     fclose(log_file);
     const char *path = kit_str("%s/log.jsonl", dir);
-    kit_walk(bti_plot_log(path, dir), 21);
+    kit_walk(bti_plot_log(path, decoder(), dir), 21);
     load(dir, "bleu.svg");
 }
 END_TEST
@@ -304,6 +352,7 @@ static void add(TCase *tc) {
     tcase_add_test(tc, spike);
     tcase_add_test(tc, noise_of_a_flat_run);
     tcase_add_test(tc, short_run);
+    tcase_add_test(tc, other_heads);
     tcase_add_test(tc, what_is_no_point);
     tcase_add_test(tc, nothing_to_draw);
     tcase_add_test(tc, numbers);

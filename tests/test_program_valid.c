@@ -194,6 +194,84 @@ START_TEST(the_last_validation_is_cut) {
 }
 END_TEST
 
+/* ---- progress ----------------------------------------------------------------------------------
+ */
+
+typedef struct events {
+    bt_progress at[16];
+    int count;
+} events;
+
+static void note_event(void *user, const bt_progress *p) {
+    events *e = user;
+    ck_assert_int_lt(e->count, 16);
+    ck_assert((p->path != NULL) == (p->kind == BT_PROGRESS_CHECKPOINT));
+    if (p->path != NULL) ck_assert(is_file(p->path));
+    e->at[e->count++] = *p;
+}
+
+/* Every event has all that is known then, whatever it is of; also of a run that is gone on with,
+ * before whose first update a validation is owed. */
+START_TEST(every_event_is_whole) {
+    small_run r = valid_run();
+    static const char *const sets[] = {"data.valid.source=valid.de", "data.valid.target=valid.en",
+                                       "validation.every=2",         "checkpoint.every=1",
+                                       "validation.beam=1",          "training.updates=3"};
+    for (int again = 0; again < 2; again++) {
+        events e = {.count = 0};
+        bt_run *run;
+        kit_ok(bt_run_load(r.yaml, sets, 6, &run));
+        kit_ok(bt_train(run, &(bt_train_options){.device = "cpu",
+                                                 .threads = 1,
+                                                 .resume = again,
+                                                 .updates = again ? 0 : 1,
+                                                 .progress = note_event,
+                                                 .user = &e}));
+        bt_run_free(run);
+        int validated = 0;
+        for (int i = 0; i < e.count; i++) {
+            const bt_progress *p = &e.at[i];
+            validated |= p->kind == BT_PROGRESS_VALIDATION;
+            ck_assert_int_eq(p->last_update, again ? 3 : 1);
+            ck_assert(p->planned_bytes > 0 && p->peak_bytes > 0 && p->loss_scale == 1);
+            ck_assert(p->epoch >= 1 && isfinite(p->loss) && p->lr > 0 && p->target_tokens > 0);
+            ck_assert(p->seconds_left >= 0);
+            ck_assert(isnan(p->valid_loss) == !validated);
+            ck_assert(isnan(p->valid_score) == !validated);
+        }
+        /* update 1, its checkpoint; update 2, validation, checkpoint; the same of 3 */
+        ck_assert_int_eq(e.count, again ? 6 : 2);
+        ck_assert_int_eq(e.at[1].kind, again ? BT_PROGRESS_VALIDATION : BT_PROGRESS_CHECKPOINT);
+    }
+}
+END_TEST
+
+/* Nothing is known of an update before the first one. */
+START_TEST(events_before_an_update) {
+    small_run r = valid_run();
+    static const char *const sets[] = {"data.valid.source=valid.de", "data.valid.target=valid.en",
+                                       "validation.every=2", "validation.beam=1",
+                                       "training.updates=2"};
+    bt_run *run;
+    check_status(train(r, "--set", "training.updates=2"), 0);
+    events e = {.count = 0};
+    kit_ok(bt_run_load(r.yaml, sets, 5, &run));
+    kit_ok(bt_train(
+        run, &(bt_train_options){
+                 .device = "cpu", .threads = 1, .resume = 1, .progress = note_event, .user = &e}));
+    bt_run_free(run);
+    ck_assert_int_eq(e.count, 2);
+    for (int i = 0; i < e.count; i++) {
+        const bt_progress *p = &e.at[i];
+        ck_assert(isnan(p->loss) && isnan(p->grad_norm) && p->seconds_left < 0 && p->epoch == 0);
+        ck_assert(p->update == 2 && p->last_update == 2 && p->planned_bytes > 0);
+        ck_assert(isfinite(p->valid_loss) && isfinite(p->valid_score) && p->valid_is_best);
+    }
+    ck_assert_int_eq(e.at[0].kind, BT_PROGRESS_VALIDATION);
+    ck_assert_int_eq(e.at[1].kind, BT_PROGRESS_CHECKPOINT);
+}
+END_TEST
+
 /* A BLEU of 0 would be better than every loss, whose score is below 0. */
 START_TEST(another_score_begins_anew) {
     static const char *const sets[] = {"validation.metric=loss", "validation.beam=1",
@@ -283,6 +361,8 @@ void add_valid(TCase *tc) {
     tcase_add_test(tc, resumes_what_it_knew);
     tcase_add_test(tc, signal_in_validation);
     tcase_add_test(tc, the_last_validation_is_cut);
+    tcase_add_test(tc, every_event_is_whole);
+    tcase_add_test(tc, events_before_an_update);
     tcase_add_test(tc, another_score_begins_anew);
     tcase_add_test(tc, within_the_plan);
     tcase_add_test(tc, held_out_text_takes_no_memory);

@@ -1,5 +1,5 @@
 /* How training shows that it goes on. Loss and speed are those of all updates since the last line,
- * weighted by target tokens: single updates are noise. */
+ * weighted by target tokens (examples): single updates are noise. */
 #include "core/cli/cli.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ static void format_line(char *line, size_t bytes) {
     if (p->last_update > 0) add(line, bytes, "/%lld", (long long)p->last_update);
     add(line, bytes, "  epoch %lld", (long long)p->epoch);
     if (state.loss_tokens > 0) add(line, bytes, "  loss %.4f", state.loss_sum / state.loss_tokens);
-    if (state.seconds > 0) add(line, bytes, "  %.0f tokens/s", state.tokens / state.seconds);
+    if (state.seconds > 0) add(line, bytes, "  %.0f %ss/s", state.tokens / state.seconds, p->unit);
     if (p->seconds_left >= 0) {
         format_duration(p->seconds_left, text);
         add(line, bytes, "  left %s", text);

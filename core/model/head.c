@@ -54,10 +54,12 @@ static void number_loss(bti_build *b, bti_ref z, int64_t at, bti_ref loss) {
 }
 
 static const bti_head heads[] = {
-    [BTI_HEAD_DECODER] = {"decoder", BTI_TARGETS_TEXT, "target token", token_loss},
-    [BTI_HEAD_CLASSIFICATION] = {"classification", BTI_TARGETS_CLASS, "example", token_loss},
-    [BTI_HEAD_MULTILABEL] = {"multilabel", BTI_TARGETS_VALUES, "example", label_loss},
-    [BTI_HEAD_REGRESSION] = {"regression", BTI_TARGETS_VALUES, "example", number_loss},
+    [BTI_HEAD_DECODER] = {"decoder", BTI_TARGETS_TEXT, "target token", "nats", token_loss},
+    [BTI_HEAD_CLASSIFICATION] = {"classification", BTI_TARGETS_CLASS, "example", "nats",
+                                 token_loss},
+    [BTI_HEAD_MULTILABEL] = {"multilabel", BTI_TARGETS_VALUES, "example", "nats", label_loss},
+    [BTI_HEAD_REGRESSION] = {"regression", BTI_TARGETS_VALUES, "example", "square error",
+                             number_loss},
 };
 
 const bti_head *bti_head_of(const bti_model_config *c) { return &heads[c->head]; }

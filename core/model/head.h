@@ -16,7 +16,8 @@ typedef enum bti_targets {
 typedef struct bti_head {
     const char *name; /* in the run file */
     bti_targets targets;
-    const char *unit; /* what a loss is one of: the mean is over these */
+    const char *unit;    /* what a loss is one of: the mean is over these */
+    const char *measure; /* what it is measured in */
     /* Loss of rows at .. at+z.rows-1 of the outputs into `loss`, z.rows x 2; with training z
      * becomes its gradient. */
     void (*loss)(struct bti_build *b, bti_ref z, int64_t at, bti_ref loss);

@@ -30,7 +30,7 @@ typedef struct places {
     const char *run_text;
     int resume;
     size_t count;
-    place item[16];
+    place item[24];
 } places;
 
 /* Names that are not in use do not matter. */
@@ -45,8 +45,9 @@ static bt_status add(places *p, const char *name, const char *from) {
 
 static bt_status add_all(places *p) {
     static const char *const always[] = {
-        "run.yaml",  "plan.json", "log.jsonl",         "loss.svg",        "lr.svg",
-        "speed.svg", "bleu.svg",  "model.safetensors", "best.safetensors"};
+        "run.yaml",  "plan.json",         "log.jsonl",       "loss.svg",     "lr.svg",
+        "speed.svg", "bleu.svg",          "chrf.svg",        "accuracy.svg", "f1.svg",
+        "mse.svg",   "model.safetensors", "best.safetensors"};
     const bti_run_config *c = p->cfg;
     const int sides = c->shared && c->data.train_source.count > 0 ? 1 : 2;
     for (size_t i = 0; i < sizeof always / sizeof always[0]; i++) BT_TRY(add(p, always[i], NULL));

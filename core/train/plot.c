@@ -18,13 +18,41 @@ typedef struct series {
     size_t count, room;
 } series;
 
-typedef enum series_kind { LOSS, LR, SPEED, VALID_LOSS, VALID_BLEU, KINDS } series_kind;
+typedef enum series_kind {
+    LOSS,
+    LR,
+    SPEED,
+    VALID_LOSS,
+    VALID_BLEU,
+    VALID_CHRF,
+    VALID_ACCURACY,
+    VALID_F1,
+    VALID_MSE,
+    KINDS
+} series_kind;
 
 static const char *const fields[KINDS] = {[LOSS] = "loss",
                                           [LR] = "lr",
                                           [SPEED] = "tokens_per_s",
                                           [VALID_LOSS] = "valid_loss",
-                                          [VALID_BLEU] = "valid_bleu"};
+                                          [VALID_BLEU] = "valid_bleu",
+                                          [VALID_CHRF] = "valid_chrf",
+                                          [VALID_ACCURACY] = "valid_accuracy",
+                                          [VALID_F1] = "valid_f1",
+                                          [VALID_MSE] = "valid_mse"};
+
+/* Scores of validations. */
+static const struct score {
+    series_kind kind;
+    const char *file, *title, *y_label;
+    int decimals, less_is_better;
+} scores[] = {
+    {VALID_BLEU, "bleu.svg", "Validation BLEU", "BLEU (0 to 100)", 2, 0},
+    {VALID_CHRF, "chrf.svg", "Validation chrF", "chrF (0 to 100)", 2, 0},
+    {VALID_ACCURACY, "accuracy.svg", "Validation accuracy", "accuracy (0 to 1)", 4, 0},
+    {VALID_F1, "f1.svg", "Validation F1", "F1 (0 to 1)", 4, 0},
+    {VALID_MSE, "mse.svg", "Validation error", "mean square error", 4, 1},
+};
 
 /* ---- reading -----------------------------------------------------------------------------------
  */
@@ -150,29 +178,34 @@ static bt_status draw_lr(const char *folder, const series *lr) {
     return write_chart(folder, "lr.svg", &chart);
 }
 
-static bt_status draw_bleu(const char *folder, const series *bleu) {
+static bt_status draw_score(const char *folder, const struct score *score, const series *of) {
     char value[BTI_NUMBER_BYTES], update[BTI_NUMBER_BYTES], note[128];
-    if (bleu->count == 0) return BT_OK;
+    if (of->count == 0) return BT_OK;
     size_t best = 0;
-    for (size_t i = 1; i < bleu->count; i++)
-        if (bleu->y[i] > bleu->y[best]) best = i;
-    snprintf(note, sizeof note, "best %s at update %s", bti_svg_number(value, bleu->y[best], 2),
-             bti_svg_number(update, bleu->x[best], 0));
-    const bti_curve curve = {"validation", BTI_CURVE_VALID, bleu->x, bleu->y, bleu->count};
-    const bti_chart chart = {"Validation BLEU", "BLEU (0 to 100)", note, 1, &curve, 1, NULL};
-    return write_chart(folder, "bleu.svg", &chart);
+    for (size_t i = 1; i < of->count; i++)
+        if (score->less_is_better ? of->y[i] < of->y[best] : of->y[i] > of->y[best]) best = i;
+    snprintf(note, sizeof note, "best %s at update %s",
+             bti_svg_number(value, of->y[best], score->decimals),
+             bti_svg_number(update, of->x[best], 0));
+    const bti_curve curve = {"validation", BTI_CURVE_VALID, of->x, of->y, of->count};
+    const bti_chart chart = {score->title, score->y_label, note, 1, &curve, 1, NULL};
+    return write_chart(folder, score->file, &chart);
 }
 
-bt_status bti_plot_log(const char *log_path, const char *folder) {
+bt_status bti_plot_log(const char *log_path, const bti_head *head, const char *folder) {
     series all[KINDS] = {{0}};
-    const bti_chart loss = {.title = "Loss", .y_label = "loss per target token (nats)"};
-    const bti_chart speed = {.title = "Speed", .y_label = "target tokens a second", .from_zero = 1};
+    char loss_label[64], speed_label[64];
+    const bti_chart loss = {.title = "Loss", .y_label = loss_label};
+    const bti_chart speed = {.title = "Speed", .y_label = speed_label, .from_zero = 1};
+    snprintf(loss_label, sizeof loss_label, "loss per %s (%s)", head->unit, head->measure);
+    snprintf(speed_label, sizeof speed_label, "%ss a second", head->unit);
     bt_status status = read_log(log_path, all);
     if (status == BT_OK)
         status = draw_updates(folder, "loss.svg", loss, &all[LOSS], &all[VALID_LOSS], 3);
     if (status == BT_OK) status = draw_lr(folder, &all[LR]);
     if (status == BT_OK) status = draw_updates(folder, "speed.svg", speed, &all[SPEED], NULL, 0);
-    if (status == BT_OK) status = draw_bleu(folder, &all[VALID_BLEU]);
+    for (size_t i = 0; i < sizeof scores / sizeof scores[0] && status == BT_OK; i++)
+        status = draw_score(folder, &scores[i], &all[scores[i].kind]);
     for (int k = 0; k < KINDS; k++) series_free(&all[k]);
     return status;
 }

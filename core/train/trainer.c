@@ -1,6 +1,4 @@
 /* bt_train: a run from its first update, or from its newest checkpoint, to its end. */
-#include <math.h>
-
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/base/status.h"
@@ -21,7 +19,7 @@ static bt_status after_skip(bti_trainer *t, const bti_update_result *r) {
         t->skipped_in_row = 0;
         return BT_OK;
     }
-    t->skipped++;
+    t->progress.skipped++;
     t->skipped_in_row++;
     if (r->rows[1] > 0) bti_trainer_say_skip(t, r);
     if (r->loss_scale < 1)
@@ -68,8 +66,8 @@ static bt_status validate(bti_trainer *t) {
     bti_validation_result r;
     BT_TRY(bti_validation_run(t->validation, &r));
     t->valid.validated = t->done;
-    t->valid_loss = r.loss;
-    t->valid_score = r.score;
+    t->progress.valid_loss = r.loss;
+    t->progress.valid_score = r.score;
     /* Not "r.score <= best": a NaN is no better. */
     int best = t->valid.best_update == 0 || r.score > t->valid.best;
     t->valid.worse = best ? 0 : t->valid.worse + 1;
@@ -89,12 +87,8 @@ static bt_status validate(bti_trainer *t) {
                                                                  .mse = r.metrics.mse,
                                                                  .seconds = r.seconds}));
     bti_trainer_say_validation(t, &r, best);
-    bti_trainer_report(t, &(bt_progress){.kind = BT_PROGRESS_VALIDATION,
-                                         .update = t->done,
-                                         .last_update = t->s->last_update,
-                                         .valid_loss = r.loss,
-                                         .valid_score = r.score,
-                                         .valid_is_best = best});
+    t->progress.valid_is_best = best;
+    bti_trainer_report(t, BT_PROGRESS_VALIDATION, NULL);
     return BT_OK;
 }
 
@@ -196,6 +190,7 @@ static bt_status prepare(bti_trainer *t) {
     BT_TRY(bti_session_open(t->cfg, &so, &t->s));
     BT_TRY(bti_examples_describe(&t->s->train, &t->data_text));
     BT_TRY(open_engine(t, &so));
+    bti_trainer_begin_progress(t);
     if (stopped(t)) return bti_fail(BT_ESTOPPED, "nothing is written: update 1 has not begun");
     BT_TRY(bti_trainer_take_output(t));
     BT_TRY(bti_trainer_begin(t));
@@ -220,10 +215,7 @@ static void finish(bti_trainer *t, bt_status status) {
 
 bt_status bt_train(const bt_run *run_config, const bt_train_options *options) {
     static const bt_train_options defaults = {0};
-    bti_trainer t = {.cfg = run_config,
-                     .options = options ? options : &defaults,
-                     .valid_loss = NAN,
-                     .valid_score = NAN};
+    bti_trainer t = {.cfg = run_config, .options = options ? options : &defaults};
     bt_status status = prepare(&t);
     if (status == BT_OK) {
         bti_trainer_say_plan(&t);

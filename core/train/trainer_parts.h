@@ -18,23 +18,24 @@ typedef struct bti_trainer {
     bti_sentence *sentence;     /* of one update */
     bti_validation *validation; /* NULL: the run does not validate */
     bti_checkpoint_info valid;  /* its fields of validation */
-    double valid_loss, valid_score;
-    int64_t done;            /* updates done */
-    int64_t saved;           /* update of the newest checkpoint; -1: none */
-    int64_t saved_validated; /* the last validation that it knows of */
-    int owed;                /* a checkpoint was due and is not made yet */
-    int cut;                 /* the validation of the last update was due, and stopped */
-    int64_t skipped, skipped_in_row;
-    uint64_t peak; /* bytes */
-    int computes;  /* the first update was looked at */
-    double rate;   /* target tokens a second, smoothed */
+    int64_t done;               /* updates done */
+    int64_t saved;              /* update of the newest checkpoint; -1: none */
+    int64_t saved_validated;    /* the last validation that it knows of */
+    int owed;                   /* a checkpoint was due and is not made yet */
+    int cut;                    /* the validation of the last update was due, and stopped */
+    int64_t skipped_in_row;
+    int computes; /* the first update was looked at */
     double seconds_per_update;
+    bt_progress progress; /* as it is reported; each event changes what it knows better */
 } bti_trainer;
 
 /* ---- trainer_report.c: what is told, logged and drawn ------------------------------------------
  */
 
-void bti_trainer_report(const bti_trainer *t, const bt_progress *p);
+/* What is known of the progress before the first update. */
+void bti_trainer_begin_progress(bti_trainer *t);
+/* Reports t->progress as it is now; `path` as in bt_progress. */
+void bti_trainer_report(bti_trainer *t, bt_progress_kind kind, const char *path);
 /* Logs and reports the update that is done. */
 bt_status bti_trainer_tell(bti_trainer *t, const bti_update_result *r, int64_t epoch, double lr,
                            double seconds);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/base/files.h"
+#include "core/model/head.h"
 #include "core/run/precision.h"
 #include "core/train/plot.h"
 #include "core/train/trainer_parts.h"
@@ -37,12 +38,29 @@ static uint64_t device_bytes(const bti_trainer *t) {
 static uint64_t peak_bytes(bti_trainer *t) {
     int asks = t->done <= 3 || t->done % 16 == 0;
     uint64_t bytes = t->s->dev->info.host_memory ? resident_bytes() : 0;
-    if (bytes == 0 && (asks || t->peak == 0)) bytes = device_bytes(t);
-    if (bytes > t->peak) t->peak = bytes;
-    return t->peak;
+    uint64_t *peak = &t->progress.peak_bytes;
+    if (bytes == 0 && (asks || *peak == 0)) bytes = device_bytes(t);
+    if (bytes > *peak) *peak = bytes;
+    return *peak;
 }
 
-void bti_trainer_report(const bti_trainer *t, const bt_progress *p) {
+void bti_trainer_begin_progress(bti_trainer *t) {
+    t->progress = (bt_progress){.last_update = t->s->last_update,
+                                .loss = NAN,
+                                .grad_norm = NAN,
+                                .planned_bytes = t->s->plan->total,
+                                .seconds_left = -1,
+                                .valid_loss = NAN,
+                                .valid_score = NAN,
+                                .unit = bti_head_of(&t->s->model->cfg)->unit};
+}
+
+void bti_trainer_report(bti_trainer *t, bt_progress_kind kind, const char *path) {
+    bt_progress *p = &t->progress;
+    p->kind = kind;
+    p->update = t->done;
+    p->loss_scale = t->engine->loss_scale;
+    p->path = path;
     if (t->options->progress != NULL) t->options->progress(t->options->user, p);
 }
 
@@ -62,43 +80,33 @@ void bti_trainer_say_skip(const bti_trainer *t, const bti_update_result *r) {
 
 bt_status bti_trainer_tell(bti_trainer *t, const bti_update_result *r, int64_t epoch, double lr,
                            double seconds) {
-    double rate = (double)r->rows[1] / seconds;
-    t->rate = t->rate > 0 ? 0.9 * t->rate + 0.1 * rate : rate;
-    t->seconds_per_update =
-        t->seconds_per_update > 0 ? 0.9 * t->seconds_per_update + 0.1 * seconds : seconds;
+    double rate = (double)r->rows[1] / seconds, *of = &t->seconds_per_update;
+    bt_progress *p = &t->progress;
+    *of = *of > 0 ? 0.9 * *of + 0.1 * seconds : seconds;
+    p->epoch = epoch;
+    p->loss = r->rows[1] > 0 ? r->loss : NAN;
+    p->grad_norm = r->grad_norm;
+    p->lr = lr;
+    p->target_tokens = r->rows[1];
+    p->source_tokens = r->rows[0];
+    p->micro_batches = r->micro_batches;
+    p->tokens_per_s = p->tokens_per_s > 0 ? 0.9 * p->tokens_per_s + 0.1 * rate : rate;
+    p->seconds_left = *of * (double)(t->s->last_update - t->done);
     bti_log_record record = {.update = t->done,
                              .epoch = epoch,
-                             .loss = r->rows[1] > 0 ? r->loss : NAN,
-                             .grad_norm = r->grad_norm,
+                             .loss = p->loss,
+                             .grad_norm = p->grad_norm,
                              .lr = lr,
-                             .target_tokens = r->rows[1],
-                             .source_tokens = r->rows[0],
-                             .micro_batches = r->micro_batches,
+                             .target_tokens = p->target_tokens,
+                             .source_tokens = p->source_tokens,
+                             .micro_batches = p->micro_batches,
                              .tokens_per_s = rate,
-                             .planned_bytes = t->s->plan->total,
+                             .planned_bytes = p->planned_bytes,
                              .peak_bytes = peak_bytes(t),
                              .loss_scale = r->loss_scale,
                              .skipped = r->skipped};
     BT_TRY(bti_log_json_write(t->log, &record));
-    bti_trainer_report(t, &(bt_progress){.kind = BT_PROGRESS_UPDATE,
-                                         .update = record.update,
-                                         .last_update = t->s->last_update,
-                                         .epoch = epoch,
-                                         .loss = record.loss,
-                                         .grad_norm = record.grad_norm,
-                                         .lr = lr,
-                                         .target_tokens = record.target_tokens,
-                                         .source_tokens = record.source_tokens,
-                                         .micro_batches = record.micro_batches,
-                                         .tokens_per_s = t->rate,
-                                         .planned_bytes = record.planned_bytes,
-                                         .peak_bytes = record.peak_bytes,
-                                         .loss_scale = record.loss_scale,
-                                         .skipped = t->skipped,
-                                         .seconds_left = t->seconds_per_update *
-                                                         (double)(t->s->last_update - t->done),
-                                         .valid_loss = t->valid_loss,
-                                         .valid_score = t->valid_score});
+    bti_trainer_report(t, BT_PROGRESS_UPDATE, NULL);
     return BT_OK;
 }
 
@@ -133,7 +141,7 @@ void bti_trainer_say_validation(const bti_trainer *t, const bti_validation_resul
 
 void bti_trainer_plot(const bti_trainer *t) {
     char *log = bti_path_join(t->cfg->output, "log.jsonl");
-    if (log == NULL || bti_plot_log(log, t->cfg->output) != BT_OK)
+    if (log == NULL || bti_plot_log(log, bti_head_of(&t->cfg->model), t->cfg->output) != BT_OK)
         bti_log(BT_LOG_WARN, "no plots: %s", bt_last_error());
     bti_free(log);
 }

@@ -38,8 +38,7 @@ bt_status bti_trainer_save(bti_trainer *t) {
     if (status == BT_OK) {
         t->saved = t->done;
         t->saved_validated = t->valid.validated;
-        bti_trainer_report(
-            t, &(bt_progress){.kind = BT_PROGRESS_CHECKPOINT, .update = t->done, .path = path});
+        bti_trainer_report(t, BT_PROGRESS_CHECKPOINT, path);
         status = bti_checkpoint_prune(t->cfg->output, t->done, t->cfg->checkpoint.keep);
     }
     bti_free(path);
