@@ -20,7 +20,7 @@
 #include "core/ops/op_args.h"
 
 /* Changes with every change to this file, op_args.h or op_list.inc; checked on load. */
-#define BT_BACKEND_ABI 6
+#define BT_BACKEND_ABI 7
 
 /* What a module may call of its host: it links nothing of libbantam. */
 typedef struct bt_host {
@@ -53,11 +53,14 @@ typedef struct bt_event bt_event;
 
 /* Capability data: all that core may ask of a device. */
 typedef struct bt_dev_info {
-    char name[128];         /* "AMD EPYC 7B13", "Tesla K80" */
-    char backend[16];       /* for people only */
-    uint64_t total_bytes;   /* memory the device has */
-    uint64_t free_bytes;    /* memory to be had now (0 in a table row: unknown) */
-    uint64_t max_alloc;     /* largest single allocation = largest heap; 0: no limit */
+    char name[128];       /* "AMD EPYC 7B13", "Tesla K80": the same after an update of its driver */
+    char backend[16];     /* for people, and to tell plans and rates of devices apart */
+    char capability[16];  /* compute capability, "3.7"; "": there is no such thing */
+    char driver[64];      /* "CUDA 11.4" (the newest it serves), "PoCL 3.1"; "": none */
+    uint32_t work_group;  /* largest work-group; 0: not told */
+    uint64_t total_bytes; /* memory the device has */
+    uint64_t free_bytes;  /* memory to be had now (0 in a table row: unknown) */
+    uint64_t max_alloc;   /* largest single allocation = largest heap; 0: no limit */
     uint64_t runtime_bytes; /* held outside any arena: context, code, library buffers */
     uint32_t alignment;     /* of every tensor, bytes, a power of two */
     uint32_t dtypes;     /* bit 1 << bt_dtype for each type its ops take as data; half ones may be

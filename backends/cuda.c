@@ -166,8 +166,9 @@ static bt_status describe(btcu_dev *d) {
     d->major = prop.major;
     d->minor = prop.minor;
     d->processors = prop.multiProcessorCount;
-    snprintf(info->name, sizeof info->name, "%.64s (compute capability %d.%d, driver for CUDA %s)",
-             prop.name, prop.major, prop.minor, version_of(driver).text);
+    snprintf(info->name, sizeof info->name, "%.127s", prop.name);
+    snprintf(info->capability, sizeof info->capability, "%d.%d", prop.major, prop.minor);
+    snprintf(info->driver, sizeof info->driver, "CUDA %s", version_of(driver).text);
     snprintf(info->backend, sizeof info->backend, "cuda");
     info->total_bytes = prop.totalGlobalMem;
     info->max_alloc = asked_limit();
@@ -199,10 +200,11 @@ static int is_missing_code(cudaError_t code) {
 static bt_status not_supported(const btcu_dev *d) {
     char list[128];
     built_for(list, sizeof list);
-    return bt_host_fail(d->base.host, BT_EDEVICE,
-                        "cuda:%d, %s: not supported by this build (built for %s): build with "
-                        "-DBANTAM_CUDA_ARCHITECTURES=%d%d-real",
-                        d->index, d->base.info.name, list, d->major, d->minor);
+    return bt_host_fail(
+        d->base.host, BT_EDEVICE,
+        "cuda:%d, %s (compute capability %s): not supported by this build (built for %s): build "
+        "with -DBANTAM_CUDA_ARCHITECTURES=%d%d-real",
+        d->index, d->base.info.name, d->base.info.capability, list, d->major, d->minor);
 }
 
 /* 1 + 2 = 3: code for this device is there and does what it should. */

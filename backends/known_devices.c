@@ -1,6 +1,7 @@
 /* Known devices: rows of device_table.inc with the planning half of their backend. Everything
  * that planning asks of a device is there; nothing can be allocated or run. */
 #include <ctype.h>
+#include <stdio.h>
 
 #include "backends/builtin.h"
 #include "backends/registry.h"
@@ -89,10 +90,10 @@ bt_status bti_device_open_known(const bti_known_device *known, bt_dev **out) {
                  .flops = REACHED_FLOPS * known->flops,
                  .bytes_per_s = REACHED_BYTES * known->bytes_per_s},
     };
-    for (size_t i = 0; known->title[i] && i + 1 < sizeof dev->info.name; i++)
-        dev->info.name[i] = known->title[i];
-    for (size_t i = 0; known->backend[i] && i + 1 < sizeof dev->info.backend; i++)
-        dev->info.backend[i] = known->backend[i];
+    bt_dev_info *info = &dev->info;
+    snprintf(info->name, sizeof info->name, "%s", known->title);
+    snprintf(info->backend, sizeof info->backend, "%s", known->backend);
+    snprintf(info->capability, sizeof info->capability, "%d.%d", known->major, known->minor);
     *out = dev;
     return BT_OK;
 }

@@ -135,14 +135,14 @@ static uint64_t asked_limit(uint64_t limit) {
 }
 
 static void describe(const btcl_board *board, bt_dev_info *info) {
-    char device[128], platform[128], driver[128];
+    char platform[128], driver[128];
     size_t group = 0;
-    btcl_device_text(board->id, CL_DEVICE_NAME, device, sizeof device);
+    btcl_device_text(board->id, CL_DEVICE_NAME, info->name, sizeof info->name);
     btcl_platform_text(board->platform, CL_PLATFORM_NAME, platform, sizeof platform);
     btcl_device_text(board->id, CL_DRIVER_VERSION, driver, sizeof driver);
     clGetDeviceInfo(board->id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof group, &group, NULL);
-    snprintf(info->name, sizeof info->name, "%.40s (%.28s, driver %.14s, groups of %zu)", device,
-             platform, driver, group);
+    snprintf(info->driver, sizeof info->driver, "%.40s %.22s", platform, driver);
+    info->work_group = group < UINT32_MAX ? (uint32_t)group : UINT32_MAX;
     snprintf(info->backend, sizeof info->backend, "opencl");
     const cl_ulong bits = number(board->id, CL_DEVICE_MEM_BASE_ADDR_ALIGN);
     info->total_bytes = number(board->id, CL_DEVICE_GLOBAL_MEM_SIZE);

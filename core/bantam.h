@@ -93,7 +93,9 @@ BT_API bt_status bt_run_keys(char **text);
  * memory.limit (translation: "auto").
  */
 
-/* All backends and devices, usable or not (then with the reason). */
+/* All backends but those for tests, and all devices, usable or not (then with the reason). In JSON
+ * what a device does not have or does not tell is null: compute_capability, driver,
+ * largest_work_group, and largest_allocation_bytes where there is no limit. */
 BT_API bt_status bt_devices_text(char **text);
 BT_API bt_status bt_devices_json(char **json);
 

@@ -105,6 +105,24 @@ START_TEST(every_call_fails) {
 }
 END_TEST
 
+/* Whatever fails while devices are listed: each stands there, usable or with the reason. */
+START_TEST(listed_whatever_fails) {
+    const char *file = kit_str("%s/stats", kit_tmpdir());
+    json_decref(device_with("cuda", kit_str("%s\nCUSIM_STATS=%s", NO_MEASURING, file)));
+    const int64_t calls = cuda_count(file_text(file), "calls");
+    int unusable = 0;
+    for (int64_t n = calls > 16 ? calls - 16 : 1; n <= calls; n++) {
+        json_t *d =
+            device_with("cuda", kit_str("%s\nCUSIM_FAIL_CALL=%lld", NO_MEASURING, (long long)n));
+        const char *reason = json_string_value(json_object_get(d, "reason"));
+        ck_assert(json_is_true(json_object_get(d, "usable")) || reason[0] != 0);
+        unusable += reason != NULL;
+        json_decref(d);
+    }
+    ck_assert_int_gt(unusable, 0);
+}
+END_TEST
+
 static program short_run(small_run r, const char *setting) {
     const program_how how = {.environment = kit_str("%s\n%s", NO_MEASURING, setting)};
     return bantam_how(how, "train", r.yaml, "--device", "cuda", "--updates", "2", "--set",
@@ -255,6 +273,7 @@ void add_cuda_walks(TCase *tc) {
 void add_cuda_faults(TCase *tc) {
     tcase_add_test(tc, refused_pinned_memory);
     tcase_add_test(tc, wrong_sum);
+    tcase_add_test(tc, listed_whatever_fails);
     tcase_add_test(tc, lost_device);
     tcase_add_test(tc, lost_before_a_checkpoint);
     tcase_add_test(tc, hanging_at_the_start);

@@ -262,8 +262,12 @@ START_TEST(kept_plan) {
     o.budget = plan->minimum + (plan->total - plan->minimum) / 3;
     bti_run_plan_free(plan);
     plan = plan_search(&p, &o);
-    kit_ok(bti_plan_file_write(path, "a device", "fp32", plan));
-    kit_ok(bti_plan_file_read(path, "a device", "fp32", p.model->layers, &kept));
+    const bt_dev_info device = {.name = "a device", .backend = "a", .driver = "1"};
+    const bt_dev_info newer = {.name = "a device", .backend = "a", .driver = "2"};
+    const bt_dev_info others[] = {{.name = "another", .backend = "a", .driver = "1"},
+                                  {.name = "a device", .backend = "b", .driver = "1"}};
+    kit_ok(bti_plan_file_write(path, &device, "fp32", plan));
+    kit_ok(bti_plan_file_read(path, &newer, "fp32", p.model->layers, &kept));
     bti_plan_options again = {.force_recompute_layers = -1, .force_compact = -1, .wanted = &kept};
     bti_run_plan *same = plan_search(&p, &again);
     ck_assert_int_eq(memcmp(same->caps.rows, plan->caps.rows, sizeof plan->caps.rows), 0);
@@ -294,12 +298,13 @@ START_TEST(kept_plan) {
     ck_assert(same->fits && !same->as_wanted);
     bti_run_plan_free(same);
     bti_run_plan_free(plan);
-    kit_fails(bti_plan_file_read(path, "another", "fp32", p.model->layers, &kept), BT_EINPUT,
-              "another device");
+    for (int i = 0; i < 2; i++)
+        kit_fails(bti_plan_file_read(path, &others[i], "fp32", p.model->layers, &kept), BT_EINPUT,
+                  "another device");
     const char *const broken[] = {"", "{", "[]", "{\"device\": \"a device\", \"layers\": -1}"};
     for (int i = 0; i < 4; i++) {
         kit_write_text(path, broken[i]);
-        kit_fails(bti_plan_file_read(path, "a device", "fp32", p.model->layers, &kept), BT_EINPUT,
+        kit_fails(bti_plan_file_read(path, &device, "fp32", p.model->layers, &kept), BT_EINPUT,
                   "no plan");
     }
     bti_model_free(p.model);

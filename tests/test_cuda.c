@@ -13,10 +13,12 @@
 START_TEST(devices_tell) {
     json_t *d = device_with("cuda", "CUSIM_OTHERS=2g");
     ck_assert(json_is_true(json_object_get(d, "usable")));
-    const char *name = json_string_value(json_object_get(d, "name"));
-    check_has(name, "Tesla K80");
-    check_has(name, "compute capability 3.7");
-    check_has(name, "driver for CUDA 11.4");
+    ck_assert_str_eq(json_string_value(json_object_get(d, "name")), "Tesla K80 (simulated)");
+    ck_assert_str_eq(json_string_value(json_object_get(d, "compute_capability")), "3.7");
+    ck_assert_str_eq(json_string_value(json_object_get(d, "driver")), "CUDA 11.4");
+    ck_assert(json_is_null(json_object_get(d, "largest_allocation_bytes")));
+    check_has(bantam("devices").out,
+              "Tesla K80 (simulated) (compute capability 3.7, driver CUDA 11.4): ");
     const double gib = 1u << 30, total = number_at(d, "total_bytes");
     ck_assert(number_at(d, "free_bytes") < total - 2 * gib);
     ck_assert(number_at(d, "held_by_others_bytes") > 1.5 * gib);

@@ -53,16 +53,23 @@ START_TEST(devices) {
     json_array_foreach(list, i, one) {
         const char *name = json_string_value(json_object_get(one, "device"));
         ck_assert_ptr_nonnull(name);
+        check_lacks(name, "ref"); /* backends for tests */
+        check_lacks(name, "null");
         if (!json_is_true(json_object_get(one, "usable"))) {
             check_fields(one, "device backend usable reason");
             ck_assert_int_gt((int)strlen(json_string_value(json_object_get(one, "reason"))), 0);
             continue;
         }
-        check_fields(one, "device backend usable name total_bytes free_bytes held_by_others_bytes "
-                          "largest_allocation_bytes threads gflops gigabytes_per_s types");
+        check_fields(one, "device backend usable name compute_capability driver total_bytes "
+                          "free_bytes held_by_others_bytes largest_allocation_bytes threads gflops "
+                          "gigabytes_per_s types largest_work_group");
         ck_assert(number_at(one, "total_bytes") >=
                   number_at(one, "free_bytes") + number_at(one, "held_by_others_bytes"));
-        cpu += strcmp(name, "cpu:0") == 0;
+        if (strcmp(name, "cpu:0") != 0) continue;
+        cpu++;
+        ck_assert(json_is_null(json_object_get(one, "compute_capability")));
+        ck_assert(json_is_null(json_object_get(one, "driver")));
+        ck_assert(json_is_null(json_object_get(one, "largest_allocation_bytes")));
     }
     list = json_object_get(all, "planned_from_a_table");
     ck_assert_uint_ge(json_array_size(list), 12);
@@ -73,15 +80,20 @@ START_TEST(devices) {
     }
     json_decref(all);
     ck_assert_int_eq(cpu, 1);
-    check_has(bantam("devices").out, "rtx3090 ");
+    p = bantam("devices");
+    check_has(p.out, "rtx3090 ");
+    check_lacks(p.out, "(null)");
+    check_lacks(p.out, "ref:0");
 }
 END_TEST
 
 START_TEST(device_names) {
     small_run r = small_run_new(40);
-    check_refused(bantam("train", r.yaml, "--device", "abacus"), "abacus");
+    program p = bantam("train", r.yaml, "--device", "abacus");
+    check_refused(p, "abacus");
+    check_has(p.err, "choose one of cuda, opencl, cpu;");
     check_refused(bantam("plan", r.yaml, "--device", "cpu:x"), "cpu:x");
-    program p = bantam("train", r.yaml, "--device", "cuda");
+    p = bantam("train", r.yaml, "--device", "cuda");
     ck_assert_msg(p.status == 1 || p.status == 2, "status %d", p.status);
     check_has(p.err, "cuda");
     p = bantam("train", r.yaml, "--device", "null", "--updates", "2");

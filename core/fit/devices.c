@@ -1,5 +1,7 @@
-/* bt_devices_*: every backend and its devices, usable or not and then why; and those that can be
- * planned for from a table. */
+/* bt_devices_*: every backend but those for tests and its devices, usable or not and then why; and
+ * those that can be planned for from a table. */
+#include "core/fit/devices.h"
+
 #include <stdio.h>
 
 #include "backends/registry.h"
@@ -15,28 +17,46 @@ static json_t *types_json(const bt_dev_info *info) {
     return list;
 }
 
-/* One device, or the reason why a backend has none. */
+/* null: there is none. */
+static json_t *text_json(const char *text) { return text[0] ? json_string(text) : json_null(); }
+
+json_t *bti_allocation_json(const bt_dev_info *info) {
+    return info->max_alloc > 0 ? json_integer((json_int_t)info->max_alloc) : json_null();
+}
+
+static json_t *unusable_json(const char *device, const char *backend, const char *reason) {
+    return json_pack("{s:s, s:s, s:b, s:s}", "device", device, "backend", backend, "usable", 0,
+                     "reason", reason);
+}
+
+static json_t *usable_json(const char *spec, const char *backend, const bt_dev_info *info) {
+    uint64_t known = info->free_bytes + info->runtime_bytes;
+    json_t *out =
+        json_pack("{s:s, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:o, s:I, s:f, s:f, s:o}",
+                  "device", spec, "backend", backend, "usable", 1, "name", info->name,
+                  "compute_capability", text_json(info->capability), "driver",
+                  text_json(info->driver), "total_bytes", (json_int_t)info->total_bytes,
+                  "free_bytes", (json_int_t)info->free_bytes, "held_by_others_bytes",
+                  (json_int_t)(info->total_bytes > known ? info->total_bytes - known : 0),
+                  "largest_allocation_bytes", bti_allocation_json(info), "threads",
+                  (json_int_t)info->threads, "gflops", info->flops / 1e9, "gigabytes_per_s",
+                  info->bytes_per_s / 1e9, "types", types_json(info));
+    json_object_set_new(out, "largest_work_group",
+                        info->work_group ? json_integer(info->work_group) : json_null());
+    return out;
+}
+
+/* One device, or the reason why it cannot be used. */
 static json_t *device_json(const char *backend, int index) {
     bt_dev *dev;
     char spec[64];
     snprintf(spec, sizeof spec, "%s:%d", backend, index);
     if (bti_device_open(spec, &(bt_open_options){0}, &dev) != BT_OK)
-        return json_pack("{s:s, s:s, s:b, s:s}", "device", spec, "backend", backend, "usable", 0,
-                         "reason", bt_last_error());
+        return unusable_json(spec, backend, bt_last_error());
     bt_dev_info info = dev->info;
-    json_t *out = NULL;
-    bt_status status = dev->ops->query(dev, &info);
-    uint64_t known = info.free_bytes + info.runtime_bytes;
-    if (status == BT_OK)
-        out = json_pack("{s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "device",
-                        spec, "backend", backend, "usable", 1, "name", info.name, "total_bytes",
-                        (json_int_t)info.total_bytes, "free_bytes", (json_int_t)info.free_bytes,
-                        "held_by_others_bytes",
-                        (json_int_t)(info.total_bytes > known ? info.total_bytes - known : 0),
-                        "largest_allocation_bytes",
-                        (json_int_t)(info.max_alloc ? info.max_alloc : info.total_bytes), "threads",
-                        (json_int_t)info.threads, "gflops", info.flops / 1e9, "gigabytes_per_s",
-                        info.bytes_per_s / 1e9, "types", types_json(&info));
+    json_t *out = dev->ops->query(dev, &info) == BT_OK
+                      ? usable_json(spec, backend, &info)
+                      : unusable_json(spec, backend, bt_last_error());
     bti_device_close(dev);
     return out;
 }
@@ -47,12 +67,12 @@ static json_t *list_devices(void) {
         const bt_driver *driver;
         char reason[512] = "";
         int count = 0;
+        if (bti_backend_for_tests(*name)) continue;
         bt_status status = bti_backend_driver(*name, &driver);
         if (status == BT_OK) status = driver->probe(bti_host(), &count, reason, sizeof reason);
         if (status != BT_OK) snprintf(reason, sizeof reason, "%s", bt_last_error());
         if (status != BT_OK || count == 0)
-            json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "device", *name,
-                                                  "backend", *name, "usable", 0, "reason", reason));
+            json_array_append_new(list, unusable_json(*name, *name, reason));
         for (int i = 0; status == BT_OK && i < count; i++)
             json_array_append_new(list, device_json(*name, i));
     }
@@ -90,6 +110,28 @@ static void print_types(bti_text *out, json_t *types) {
                      json_string_value(json_array_get(types, i)));
 }
 
+/* "Tesla K80 (compute capability 3.7, driver CUDA 11.4)". */
+static void print_name(bti_text *out, json_t *d) {
+    const char *capability = json_string_value(json_object_get(d, "compute_capability"));
+    const char *driver = json_string_value(json_object_get(d, "driver"));
+    json_t *group = json_object_get(d, "largest_work_group");
+    const char *before = " (";
+    bti_text_add(out, "%s", json_string_value(json_object_get(d, "name")));
+    if (capability != NULL) {
+        bti_text_add(out, "%scompute capability %s", before, capability);
+        before = ", ";
+    }
+    if (driver != NULL) {
+        bti_text_add(out, "%sdriver %s", before, driver);
+        before = ", ";
+    }
+    if (json_is_integer(group)) {
+        bti_text_add(out, "%sgroups of %d", before, (int)json_integer_value(group));
+        before = ", ";
+    }
+    if (before[0] == ',') bti_text_add(out, ")");
+}
+
 static void print_device(bti_text *out, json_t *d) {
     const char *spec = json_string_value(json_object_get(d, "device"));
     if (!json_is_true(json_object_get(d, "usable"))) {
@@ -98,14 +140,16 @@ static void print_device(bti_text *out, json_t *d) {
         return;
     }
     double gib = 1024.0 * 1024 * 1024;
-    bti_text_add(out,
-                 "%-10s %s: %.2f GiB, %.2f free, %.2f held by others, %.2f in one allocation; %d "
-                 "threads, %.0f GFLOP/s, %.1f GB/s",
-                 spec, json_string_value(json_object_get(d, "name")),
+    json_t *largest = json_object_get(d, "largest_allocation_bytes");
+    bti_text_add(out, "%-10s ", spec);
+    print_name(out, d);
+    bti_text_add(out, ": %.2f GiB, %.2f free, %.2f held by others",
                  (double)json_integer_value(json_object_get(d, "total_bytes")) / gib,
                  (double)json_integer_value(json_object_get(d, "free_bytes")) / gib,
-                 (double)json_integer_value(json_object_get(d, "held_by_others_bytes")) / gib,
-                 (double)json_integer_value(json_object_get(d, "largest_allocation_bytes")) / gib,
+                 (double)json_integer_value(json_object_get(d, "held_by_others_bytes")) / gib);
+    if (json_is_integer(largest))
+        bti_text_add(out, ", %.2f in one allocation", (double)json_integer_value(largest) / gib);
+    bti_text_add(out, "; %d threads, %.0f GFLOP/s, %.1f GB/s",
                  (int)json_integer_value(json_object_get(d, "threads")),
                  json_real_value(json_object_get(d, "gflops")),
                  json_real_value(json_object_get(d, "gigabytes_per_s")));

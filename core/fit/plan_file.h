@@ -4,11 +4,12 @@
 
 #include "core/fit/planner.h"
 
-/* `device` and `precision`: what the choice holds for; others may do better with another. */
-bt_status bti_plan_file_write(const char *path, const char *device, const char *precision,
+/* `device` (its backend and name) and `precision`: what the choice holds for; others may do better
+ * with another. */
+bt_status bti_plan_file_write(const char *path, const bt_dev_info *device, const char *precision,
                               const bti_run_plan *plan);
 /* BT_EINPUT when the file cannot be read, is broken, or is of another device or precision. */
-bt_status bti_plan_file_read(const char *path, const char *device, const char *precision,
+bt_status bti_plan_file_read(const char *path, const bt_dev_info *device, const char *precision,
                              int32_t layers, bti_choice *out);
 
 #endif

@@ -309,8 +309,9 @@ void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
         return;
     }
     if (!(info->flops > 0) || (info->max_alloc > 0 && info->max_alloc < MEMORY)) return;
-    char *key = bti_format("%s, %s, %u threads, %s, %s", info->backend, info->name,
-                           (unsigned)info->threads, BT_VERSION, bti_precision_name(precision));
+    char *key =
+        bti_format("%s, %s, %s, %u threads, %s, %s", info->backend, info->name, info->driver,
+                   (unsigned)info->threads, BT_VERSION, bti_precision_name(precision));
     char *path = key ? path_of(key) : NULL;
     if (path != NULL && bti_rates_load(path, key, &stated, out) == BT_OK)
         compare(path, info, stated);

@@ -6,6 +6,7 @@
 
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "core/fit/devices.h"
 #include "core/model/head.h"
 #include "core/report/advice.h"
 #include "core/report/svg.h"
@@ -198,7 +199,7 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
     const bti_shape *c = &p->caps;
     json_t *root = json_pack(
         "{s:b, s:s, s:s, s:I, s:I, s:o, s:{s:I, s:I, s:I}, s:I, s:o, s:I, s:s, s:s, s:o, s:I, s:o, "
-        "s:{s:f}, s:I, s:I}",
+        "s:{s:f}, s:I}",
         "fits", p->fits, "device", s->dev->info.name, "backend", s->dev->info.backend,
         "budget_bytes", (json_int_t)p->budget, "total_bytes", (json_int_t)p->total, "bytes",
         bytes_json(p), "micro_batch", "sentences", (json_int_t)c->sentences, "source_tokens",
@@ -208,8 +209,8 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
         bti_precision_name(s->cfg->training.precision), "optimizer_state",
         bti_moments_name[p->choice.moments], "longest_pair", longest_json(s), "minimum_bytes",
         (json_int_t)p->minimum, "advice", advice_json(advice), "predicted", "seconds_per_update",
-        p->seconds, "parameters", (json_int_t)s->model->params.elements, "largest_allocation_bytes",
-        (json_int_t)s->dev->info.max_alloc);
+        p->seconds, "parameters", (json_int_t)s->model->params.elements);
+    json_object_set_new(root, "largest_allocation_bytes", bti_allocation_json(&s->dev->info));
     json_object_set_new(root, "host_bytes", json_integer((json_int_t)p->places.moments.host_bytes));
     json_object_set_new(root, "device_is_here", json_boolean(s->known == NULL));
     json_object_set_new(root, "feature_bytes",

@@ -97,7 +97,7 @@ bti_plan_options bti_session_plan_options(const bti_session *s) {
 static int read_kept(const bti_session *s, const char *path, bti_choice *out) {
     if (path == NULL || !bti_file_exists(path)) return 0;
     const char *precision = bti_precision_name(s->cfg->training.precision);
-    if (bti_plan_file_read(path, s->dev->info.name, precision, s->model->layers, out) == BT_OK)
+    if (bti_plan_file_read(path, &s->dev->info, precision, s->model->layers, out) == BT_OK)
         return 1;
     bti_log(BT_LOG_WARN, "%s: the run is planned anew", bt_last_error());
     return 0;

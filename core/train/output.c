@@ -181,7 +181,7 @@ static bt_status write_plan(const bti_session *s) {
     char *path = bti_path_join(s->cfg->output, "plan.json");
     if (path == NULL) return BT_ENOMEM;
     const char *precision = bti_precision_name(s->cfg->training.precision);
-    bt_status status = bti_plan_file_write(path, s->dev->info.name, precision, s->plan);
+    bt_status status = bti_plan_file_write(path, &s->dev->info, precision, s->plan);
     bti_free(path);
     return status;
 }
