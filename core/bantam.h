@@ -169,10 +169,10 @@ typedef struct bt_progress {
     double valid_score;  /* as validation.metric; NaN when not computed */
     int valid_is_best;   /* the newest validation is the best one so far */
     const char *path;    /* BT_PROGRESS_CHECKPOINT: the file; else NULL. Valid during the call */
-} bt_progress;
-typedef void (*bt_progress_fn)(void *user, const bt_progress *progress);
     const char *unit;    /* what target_tokens counts: "target token", or "example" where the model
                             writes no text; for good */
+} bt_progress;
+typedef void (*bt_progress_fn)(void *user, const bt_progress *progress);
 
 /* Zero-initialised: all defaults. */
 typedef struct bt_train_options {
@@ -303,6 +303,7 @@ typedef struct bt_predict_options {
     const char *source; /* text, a line an example, of a model that reads any; else NULL */
     const char *labels; /* what would be right, as data.labels; NULL: not known */
     const volatile sig_atomic_t *stop; /* non-zero: return BT_ESTOPPED; may be NULL */
+    int json;                          /* each line is a JSON object */
 } bt_predict_options;
 
 /* NaN: without labels, or the head has no such number. */
@@ -317,11 +318,13 @@ typedef bt_status (*bt_line_fn)(void *user, const char *line);
 
 /* One line for each example, of a model whose head has no decoder: its class, a tab and the
  * probability; label and probability of each label above 1/2, all between tabs; or its numbers
- * between blanks. With labels `scores` are the same numbers as those of validation. `sink` and
- * `scores` may be NULL: `bantam evaluate` wants scores alone. There must be as many examples of
- * each feature, lines and labels: else BT_EINPUT with both counts, before the first line (of text
- * from standard input, "-", behind the last one; with labels it is refused). Else it fails as
- * bt_translator_open and bt_translate do; a model that writes text is BT_EUSAGE. */
+ * between blanks. With json it is {"example", "class", "probability"}, {"example", "labels":
+ * [{"label", "probability"}]} or {"example", "values"}; examples count from 0. With labels `scores`
+ * are the same numbers as those of validation. `sink` and `scores` may be NULL: `bantam evaluate`
+ * wants scores alone. There must be as many examples of each feature, lines and labels: else
+ * BT_EINPUT with both counts, before the first line (of text from standard input, "-", behind the
+ * last one; with labels it is refused). Else it fails as bt_translator_open and bt_translate do; a
+ * model that writes text is BT_EUSAGE. */
 BT_API bt_status bt_predict(const char *model, const bt_predict_options *options, bt_line_fn sink,
                             void *user, bt_prediction_scores *scores);
 BT_API bt_status bt_prediction_scores_text(const bt_prediction_scores *scores, char **text);

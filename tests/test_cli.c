@@ -379,6 +379,7 @@ START_TEST(help_and_version) {
         expect(kit_str("%s -h", name[i]), 0, "--help", "");
     }
     expect("train --keys", 0, "the keys", "");
+    usage("train --keys a", "--keys goes alone");
 }
 END_TEST
 

@@ -134,6 +134,34 @@ static void check_counts(place p, const char *labels) {
     }
 }
 
+/* Without labels too each line is an object, and says what the plain line says. */
+static void check_json_lines(place p, const char *with_labels) {
+    const char *image = kit_str("image=%s", in(p, "x.npy"));
+    program r = bantam("predict", p.out, "--features", image, "--device", "cpu", "--json");
+    check_status(r, 0);
+    ck_assert_str_eq(r.err, "");
+    ck_assert_str_eq(r.out, with_labels);
+    const char *json = kit_str("%s", r.out);
+    r = bantam("predict", p.out, "--features", image, "--device", "cpu");
+    check_status(r, 0);
+    for (int i = 1; i <= EXAMPLES; i++) {
+        json_t *line = parse_json(line_of(json, i)), *list = json_object_get(line, "labels"), *one;
+        const char *class = json_string_value(json_object_get(line, "class"));
+        const char *values = "";
+        size_t k;
+        ck_assert(number_at(line, "example") == i - 1);
+        if (class != NULL) values = kit_str("%s\t%.6f", class, number_at(line, "probability"));
+        json_array_foreach(list, k, one) values = kit_str(
+            "%s%s%s\t%.6f", values, k ? "\t" : "", json_string_value(json_object_get(one, "label")),
+            number_at(one, "probability"));
+        json_array_foreach(json_object_get(line, "values"), k, one) values =
+            kit_str("%s%s%.9g", values, k ? " " : "", json_number_value(one));
+        const char *plain = line_of(r.out, i);
+        ck_assert_msg(strncmp(plain, values, strlen(values)) == 0, "%s: %s", values, plain);
+        json_decref(line);
+    }
+}
+
 START_TEST(classes) {
     static const char *const pooling[] = {"mean", "first", "attention"};
     place p = new_place("  labels: {train: names, valid: names}\n",
@@ -144,8 +172,9 @@ START_TEST(classes) {
     r = predict(p, "names");
     check_status(r, 0);
     ck_assert_int_eq(count_lines(r.out), EXAMPLES);
-    check_has(line_of(r.out, 1), "cat\t0.9");
-    check_has(line_of(r.out, 2), "dog\t0.");
+    check_has(line_of(r.out, 1), "{\"example\": 0, \"class\": \"cat\", \"probability\": 0.9");
+    check_has(line_of(r.out, 2), "{\"example\": 1, \"class\": \"dog\", \"probability\": 0.");
+    check_json_lines(p, r.out);
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
     check_evaluation(p, "names", &r, "accuracy f1");
     if (_i == 0) check_counts(p, "names");
@@ -232,8 +261,15 @@ START_TEST(labels) {
     check_status(train_it(p, "training.seed=3"), 0);
     program r = predict(p, "sets");
     check_status(r, 0);
-    check_has(line_of(r.out, 2), "red\t0.");
-    check_has(line_of(r.out, 2), "\twet\t0.");
+    json_t *line = parse_json(line_of(r.out, 2)), *list = json_object_get(line, "labels");
+    ck_assert_uint_eq(json_array_size(list), 2);
+    for (size_t k = 0; k < 2; k++) {
+        json_t *one = json_array_get(list, k);
+        ck_assert_str_eq(json_string_value(json_object_get(one, "label")), k ? "wet" : "red");
+        ck_assert(number_at(one, "probability") > 0.5);
+    }
+    json_decref(line);
+    check_json_lines(p, r.out);
     ck_assert(score_of(&r, "accuracy") == 1 && score_of(&r, "f1") == 1);
     check_evaluation(p, "sets", &r, "accuracy f1");
 }
@@ -245,7 +281,12 @@ START_TEST(numbers) {
     program r = predict(p, "numbers");
     check_status(r, 0);
     double a, b;
-    ck_assert_int_eq(sscanf(line_of(r.out, 1), "%lf %lf", &a, &b), 2);
+    json_t *line = parse_json(line_of(r.out, 1)), *list = json_object_get(line, "values");
+    ck_assert_uint_eq(json_array_size(list), 2);
+    a = json_number_value(json_array_get(list, 0));
+    b = json_number_value(json_array_get(list, 1));
+    json_decref(line);
+    check_json_lines(p, r.out);
     kit_near(a, 0.5, 0.3);
     kit_near(b, 1, 0.3);
     ck_assert(score_of(&r, "mse") < 0.02);

@@ -42,6 +42,33 @@ typedef struct cli_command {
     const char *note; /* closes its help; may be NULL */
 } cli_command;
 
+/* Options that several commands have; of what belongs to one of them, its own words. */
+#define CLI_SET(sets) \
+    { "set", CLI_LIST, sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0 }
+#define CLI_DEVICE(name, more) \
+    { \
+        "device", CLI_TEXT, name, "NAME", \
+            "auto (default), cpu, cuda:0, opencl:0; of a list the first that fits" more, 0 \
+    }
+#define CLI_MEMORY(size) \
+    { "memory", CLI_TEXT, size, "SIZE", "limit: 11GiB, 8000MB, bytes, auto (default)", 0 }
+#define CLI_RUN_MEMORY(size) \
+    { "memory", CLI_TEXT, size, "SIZE", "instead of memory.limit: 11GiB, 8000MB, bytes, auto", 0 }
+#define CLI_THREADS(n) \
+    { "threads", CLI_INT, n, "N", "threads of the CPU; 0: automatic", 0 }
+#define CLI_BATCH(n, what) \
+    { "batch", CLI_INT, n, "N", what " at once, at most; as many as fit, up to 64", 1 }
+#define CLI_BEAM(n) \
+    { "beam", CLI_INT, n, "N", "hypotheses kept (4); 1 is greedy search", 1 }
+#define CLI_LENGTH_PENALTY(x) \
+    { "length-penalty", CLI_REAL, x, "X", "score = log-probability / length^X (1)", 0 }
+#define CLI_FEATURES(list) \
+    { "features", CLI_LIST, list, "NAME=FILE", "examples of a feature; again for more", 0 }
+#define CLI_SOURCE(file) \
+    { "source", CLI_TEXT, file, "FILE", "text that the model reads, one example a line", 0 }
+#define CLI_LABELS(file, more) \
+    { "labels", CLI_TEXT, file, "FILE", "what is right, of a model that writes no text" more, 0 }
+
 extern const cli_command cli_train, cli_plan, cli_translate, cli_predict, cli_evaluate, cli_score,
     cli_devices, cli_vocab, cli_data;
 

@@ -10,9 +10,7 @@ static int run_check(const cli_command *self, int argc, char **argv) {
     cli_list sets = {NULL, 0};
     bt_run *config = NULL;
     const cli_option options[] = {
-        {"set", CLI_LIST, &sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0},
-        {"json", CLI_FLAG, &json, NULL, "as JSON", 0},
-        {.name = NULL}};
+        CLI_SET(&sets), {"json", CLI_FLAG, &json, NULL, "as JSON", 0}, {.name = NULL}};
     int code = cli_parse(self, options, &file, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
     bt_status status = bt_run_load(file, sets.text, sets.count, &config);

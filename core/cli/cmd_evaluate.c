@@ -54,22 +54,19 @@ static int run(const cli_command *self, int argc, char **argv) {
     char *text = NULL;
     cli_list features = {NULL, 0};
     int64_t batch = 0, threads = 0;
-    const cli_option options[] = {
-        {"source", CLI_TEXT, &r.source, "FILE", "text that the model reads", 0},
-        {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
-        {"reference", CLI_TEXT, &r.reference, "FILE", "what the model should write, line by line",
-         0},
-        {"labels", CLI_TEXT, &r.labels, "FILE", "what is right, for a model that writes no text",
-         0},
-        {"beam", CLI_INT, &r.beam, "N", "hypotheses kept (4); 1 is greedy search", 1},
-        {"length-penalty", CLI_REAL, &r.length_penalty, "X",
-         "score = log-probability / length^X (1)", 0},
-        {"batch", CLI_INT, &batch, "N", "sentences at once, at most; as many as fit, up to 64", 1},
-        {"device", CLI_TEXT, &r.o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
-        {"memory", CLI_TEXT, &r.o.memory, "SIZE", "limit, such as 2GiB; auto", 0},
-        {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
-        {"json", CLI_FLAG, &r.json, NULL, "as JSON", 0},
-        {.name = NULL}};
+    const cli_option options[] = {CLI_SOURCE(&r.source),
+                                  CLI_FEATURES(&features),
+                                  {"reference", CLI_TEXT, &r.reference, "FILE",
+                                   "what the model should write, line by line", 0},
+                                  CLI_LABELS(&r.labels, ""),
+                                  CLI_BEAM(&r.beam),
+                                  CLI_LENGTH_PENALTY(&r.length_penalty),
+                                  CLI_BATCH(&batch, "sentences"),
+                                  CLI_DEVICE(&r.o.device, ""),
+                                  CLI_MEMORY(&r.o.memory),
+                                  CLI_THREADS(&threads),
+                                  {"json", CLI_FLAG, &r.json, NULL, "as JSON", 0},
+                                  {.name = NULL}};
     int code = cli_parse(self, options, &r.model, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
     r.o.batch = cli_int(batch);

@@ -50,13 +50,11 @@ static int run(const cli_command *self, int argc, char **argv) {
     bt_run *config = NULL;
     bt_plan *plan = NULL;
     const cli_option options[] = {
-        {"device", CLI_TEXT, &r.plan.device, "NAME",
-         "auto (default), cpu, cuda:0, opencl:0; or one that is not here: k80, rtx3090 ...", 0},
-        {"memory", CLI_TEXT, &r.plan.memory, "SIZE", "instead of memory.limit: 11GiB, 8000MB, auto",
-         0},
+        CLI_DEVICE(&r.plan.device, "; also one that is not here: k80 ..."),
+        CLI_RUN_MEMORY(&r.plan.memory),
         {"lengths", CLI_TEXT, &r.lengths, "SRC:TGT", "reads no text: every pair has so many tokens",
          0},
-        {"set", CLI_LIST, &sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0},
+        CLI_SET(&sets),
         {"json", CLI_FLAG, &r.json, NULL, "as JSON", 0},
         {"svg", CLI_TEXT, &r.svg, "FILE", "draws the memory map", 0},
         {"html", CLI_TEXT, &r.html, "FILE", "the memory map with a table of the largest tensors",

@@ -5,7 +5,6 @@
 
 static int run(const cli_command *self, int argc, char **argv) {
     const char *model;
-    int json = 0;
     char *text = NULL;
     bt_predict_options o = {0};
     bt_prediction_scores scores;
@@ -13,17 +12,15 @@ static int run(const cli_command *self, int argc, char **argv) {
     cli_lines lines = {.path = NULL};
     int64_t batch = 0, threads = 0;
     const cli_option options[] = {
-        {"features", CLI_LIST, &features, "NAME=FILE", "examples of a feature; again for more", 0},
-        {"source", CLI_TEXT, &o.source, "FILE",
-         "text, one example a line, where the model reads it", 0},
-        {"labels", CLI_TEXT, &o.labels, "FILE", "what would be right: scores go to standard error",
-         0},
+        CLI_FEATURES(&features),
+        CLI_SOURCE(&o.source),
+        CLI_LABELS(&o.labels, "; scores go to standard error"),
         {"output", CLI_TEXT, &lines.path, "FILE", "a line an example; default: standard output", 0},
-        {"batch", CLI_INT, &batch, "N", "examples at once, at most", 1},
-        {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
-        {"memory", CLI_TEXT, &o.memory, "SIZE", "limit: 11GiB, 8000MB, auto (default)", 0},
-        {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
-        {"json", CLI_FLAG, &json, NULL, "scores as JSON", 0},
+        CLI_BATCH(&batch, "examples"),
+        CLI_DEVICE(&o.device, ""),
+        CLI_MEMORY(&o.memory),
+        CLI_THREADS(&threads),
+        {"json", CLI_FLAG, &o.json, NULL, "lines and scores as JSON", 0},
         {.name = NULL}};
     int code = cli_parse(self, options, &model, 1, argc, argv);
     const char *const inputs[] = {model, o.source, o.labels};
@@ -41,8 +38,8 @@ static int run(const cli_command *self, int argc, char **argv) {
     if (lines.error != 0 && lines.path != NULL)
         return cli_file_error(self, lines.path, "cannot be written", lines.error);
     if (status == BT_OK && o.labels != NULL)
-        status = json ? bt_prediction_scores_json(&scores, &text)
-                      : bt_prediction_scores_text(&scores, &text);
+        status = o.json ? bt_prediction_scores_json(&scores, &text)
+                        : bt_prediction_scores_text(&scores, &text);
     code = status == BT_OK ? CLI_DONE : cli_fail(self, status);
     if (text != NULL) fprintf(stderr, "%s\n", text);
     bt_free(text);

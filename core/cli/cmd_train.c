@@ -6,18 +6,21 @@
 
 static int run(const cli_command *self, int argc, char **argv) {
     const char *file;
+    int keys = 0;
     char *text = NULL;
     int64_t threads = 0;
     cli_list sets = {NULL, 0};
     bt_run *config = NULL;
     bt_train_options o = {.stop = &cli_stop, .progress = cli_progress};
     const cli_option options[] = {
-        {"device", CLI_TEXT, &o.device, "NAME", "auto (default), cpu, cuda:0, opencl:0", 0},
-        {"memory", CLI_TEXT, &o.memory, "SIZE", "instead of memory.limit: 11GiB, 8000MB, auto", 0},
-        {"set", CLI_LIST, &sets, "KEY=VALUE", "overrides a key of the run file; again for more", 0},
+        CLI_DEVICE(&o.device, ""),
+        CLI_RUN_MEMORY(&o.memory),
+        CLI_SET(&sets),
+        {"keys", CLI_FLAG, &keys, NULL, "alone: lists the keys of a run file, in place of training",
+         0},
         {"resume", CLI_FLAG, &o.resume, NULL, "go on from the newest complete checkpoint", 0},
         {"updates", CLI_INT, &o.updates, "N", "stop after N updates of the whole run", 1},
-        {"threads", CLI_INT, &threads, "N", "threads of the CPU; 0: automatic", 0},
+        CLI_THREADS(&threads),
         {.name = NULL}};
     if (argc == 1 && strcmp(argv[0], "--keys") == 0) {
         bt_status listed = bt_run_keys(&text);
@@ -25,6 +28,7 @@ static int run(const cli_command *self, int argc, char **argv) {
     }
     int code = cli_parse(self, options, &file, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
+    if (keys) return cli_usage(self, "--keys goes alone");
     o.threads = cli_int(threads);
     cli_show_log(BT_LOG_INFO);
     cli_catch_signals();

@@ -146,10 +146,11 @@ static double probability(const float *z, int64_t n, int64_t k) {
     return 1 / sum;
 }
 
-static bt_status give_line(const prediction *p, const float *z, bt_line_fn sink, void *user) {
+static double label_probability(float z) { return 1 / (1 + exp(-(double)z)); }
+
+static bt_status text_line(const prediction *p, const float *z, char **line) {
     const bti_model_config *m = &p->model->shape;
     bti_text t = {0};
-    char *line;
     if (m->head == BTI_HEAD_CLASSIFICATION) {
         int64_t k = bti_metrics_class(z, m->outputs);
         bti_text_add(&t, "%s", p->name[k]);
@@ -160,10 +161,37 @@ static bt_status give_line(const prediction *p, const float *z, bt_line_fn sink,
         if (m->head != BTI_HEAD_MULTILABEL || !(z[k] > 0)) continue;
         bti_text_add(&t, "%s", given++ ? "\t" : "");
         bti_text_add(&t, "%s", p->name[k]);
-        bti_text_add(&t, "\t%.6f", 1 / (1 + exp(-(double)z[k])));
+        bti_text_add(&t, "\t%.6f", label_probability(z[k]));
     }
     bti_text_add(&t, "%s", "");
-    BT_TRY(bti_text_take(&t, &line));
+    return bti_text_take(&t, line);
+}
+
+static bt_status json_line(const prediction *p, int64_t example, const float *z, char **line) {
+    const bti_model_config *m = &p->model->shape;
+    json_t *root = json_pack("{s:I}", "example", (json_int_t)example), *list = json_array();
+    for (int64_t k = 0; k < m->outputs; k++) {
+        if (m->head == BTI_HEAD_REGRESSION)
+            json_array_append_new(list, bti_json_number((double)z[k]));
+        if (m->head == BTI_HEAD_MULTILABEL && z[k] > 0)
+            json_array_append_new(list, json_pack("{s:s, s:f}", "label", p->name[k], "probability",
+                                                  label_probability(z[k])));
+    }
+    if (m->head == BTI_HEAD_CLASSIFICATION) {
+        int64_t k = bti_metrics_class(z, m->outputs);
+        json_object_set_new(root, "class", json_string(p->name[k]));
+        json_object_set_new(root, "probability", bti_json_number(probability(z, m->outputs, k)));
+        json_decref(list);
+    } else {
+        json_object_set_new(root, m->head == BTI_HEAD_REGRESSION ? "values" : "labels", list);
+    }
+    return bti_json_take(root, JSON_REAL_PRECISION(9), line);
+}
+
+static bt_status give_line(const prediction *p, int64_t example, const float *z, bt_line_fn sink,
+                           void *user) {
+    char *line;
+    BT_TRY(p->options->json ? json_line(p, example, z, &line) : text_line(p, z, &line));
     bt_status status = sink(user, line);
     bti_free(line);
     return status;
@@ -184,7 +212,7 @@ static bt_status run(prediction *p, bt_line_fn sink, void *user) {
         BT_TRY(bti_losses_run(p->model->losses, p->sentence, n, p->outputs, &p->sum));
         if (p->tally != NULL) bti_tally_add(p->tally, p->sentence, n, p->outputs);
         for (int64_t i = 0; i < n && sink != NULL; i++)
-            BT_TRY(give_line(p, p->outputs + i * outputs, sink, user));
+            BT_TRY(give_line(p, p->done + i, p->outputs + i * outputs, sink, user));
         p->done += n;
     }
 }
