@@ -115,7 +115,7 @@ START_TEST(map) {
         check_alone();
         check_tensors(plan);
         if (i > 0) check_bands(plan);
-        page_has("2 + 2 layers, d 64, ff 256, 4 heads, 5,000 words (three tables)");
+        page_has("2 + 2 layers, d 64, ff 256, 4 heads, vocabulary 5,000 (3 embedding tables)");
         page_has(" on Tesla K80, not here: planned from a table");
         page_has("layer inputs");
         page_has("logits of one chunk");

@@ -558,11 +558,11 @@ START_TEST(captions_planned) {
     const char *yaml = kit_data("runs/case2-caption.yaml");
     program r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32");
     check_status(r, 0);
-    check_has(r.out, "10,000 words (one table)");
+    check_has(r.out, "vocabulary 10,000 (1 embedding table)");
     check_has(r.out, "  every line     32 target tokens (assumed)\n");
     r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--set",
                "model.tie_embeddings=none");
-    check_has(r.out, "10,000 words (two tables)");
+    check_has(r.out, "vocabulary 10,000 (2 embedding tables)");
     r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--largest-batch");
     check_has(r.out, " examples: ");
     r = bantam("plan", yaml, "--device", "rtx3090", "--lengths", "0:32", "--memory", "2GiB");

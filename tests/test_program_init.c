@@ -62,7 +62,7 @@ START_TEST(begins_with_another_run) {
         program p = train(r, "--updates", "1", STILL, "--set", kit_str("initial_model=%s", from[i]),
                           "--set", "training.seed=7");
         check_status(p, 0);
-        check_has(p.err, kit_str("first values: all %d parameters of", tensors(model, "")));
+        check_has(p.err, kit_str("initial weights: all %d parameters of", tensors(model, "")));
         check_has(p.err, in_dir(r, i == 1 ? from[1] : from[2]));
         check_lacks(p.err, "was trained with");
         const char *now = in_out(r, "model.safetensors");
@@ -89,13 +89,13 @@ START_TEST(resume_ignores_it) {
     /* Without a checkpoint --resume begins, and so with it. */
     program p = train(r, "--updates", "2", "--resume", "--set", set);
     check_status(p, 0);
-    check_has(p.err, "first values: all");
+    check_has(p.err, "initial weights: all");
     ck_assert_int_eq(rename(in_dir(r, "a"), in_dir(r, "gone")), 0);
     check_status(train(r, "--updates", "3", "--resume", "--set", set), 0);
     p = train(r, "--updates", "4", "--resume", "--set", "initial_model=elsewhere", "--set",
               "initial_partial=true");
     check_status(p, 0);
-    check_lacks(p.err, "first values");
+    check_lacks(p.err, "initial weights");
     check_lacks(p.err, "initial_");
     check_status(train(r, "--updates", "5", "--resume"), 0);
 }
@@ -146,9 +146,9 @@ START_TEST(partly) {
     const char *sets[] = {"initial_model=a", "initial_partial=true", "model.encoder_layers=2"};
     program p = bantam("plan", r.yaml, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
     check_status(p, 0);
-    check_has(p.out, "first values");
+    check_has(p.out, "initial weights");
     json_t *plan = plan_of(r.yaml, 0, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
-    check_has(json_string_value(json_object_get(plan, "first_values")), "a/model.safetensors");
+    check_has(json_string_value(json_object_get(plan, "initial_weights")), "a/model.safetensors");
     json_decref(plan);
     check_has(p.out, "not there: transformer.encoder.layers.1.self_attn.in_proj_weight");
     p = train(r, "--updates", "1", STILL, "--set", sets[0], "--set", sets[1], "--set", sets[2]);
@@ -246,7 +246,7 @@ START_TEST(frozen_bytes) {
     double less = number_at(a, "gradients") - number_at(b, "gradients");
     double frozen = 4 * number_at(some, "frozen_parameters"); /* less the gaps between tensors */
     ck_assert(frozen <= less && frozen > 0.9 * less);
-    ck_assert(json_object_get(full, "first_values") == NULL);
+    ck_assert(json_object_get(full, "initial_weights") == NULL);
     ck_assert(number_at(some, "total_bytes") < number_at(full, "total_bytes"));
     json_decref(full);
     json_decref(some);

@@ -30,7 +30,7 @@ typedef struct bti_build {
     uint8_t stable_rows;                   /* products y = x w^T keep rows apart, see decode.h */
     int64_t row_tile;                      /* > 0: they run in tiles of this many rows */
     const struct bti_decode_state *decode; /* a decoding step: keys and values are in caches */
-    uint64_t table_written; /* bits: embed[0], embed[1], generator has a gradient already */
+    uint64_t table_written; /* bit 1 << its parameter: the table has a gradient already */
 } bti_build;
 
 /* What a block keeps of its forward pass for backward. */

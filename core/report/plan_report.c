@@ -65,12 +65,14 @@ void bti_describe_model(const bti_session *s, char *out, size_t bytes) {
         snprintf(both, sizeof both, "%s", words[1]);
     else
         snprintf(both, sizeof both, "%s + %s", words[0], words[1]);
-    snprintf(out, bytes, "%lld + %lld layers, d %lld, ff %lld, %lld heads, %s words (%s)",
+    snprintf(out, bytes,
+             "%lld + %lld layers, d %lld, ff %lld, %lld heads, vocabulary %s "
+             "(%s)",
              (long long)m->encoder_layers, (long long)m->decoder_layers, (long long)m->d_model,
              (long long)m->ff, (long long)m->heads, both,
-             tables == 1   ? "one table"
-             : tables == 2 ? "two tables"
-                           : "three tables");
+             tables == 1   ? "1 embedding table"
+             : tables == 2 ? "2 embedding tables"
+                           : "3 embedding tables");
 }
 
 void bti_describe_device(const bti_session *s, char *out, size_t bytes) {
@@ -220,7 +222,7 @@ static json_t *plan_json(const bti_session *s, const bti_advice_list *advice) {
                         json_integer((json_int_t)bti_params_frozen(&s->model->params)));
     json_object_set_new(root, "one_micro_batch", one_micro_batch_json(s));
     if (s->initial != NULL)
-        json_object_set_new(root, "first_values", json_string(bti_initial_text(s->initial)));
+        json_object_set_new(root, "initial_weights", json_string(bti_initial_text(s->initial)));
     json_object_set_new(root, "memory", memory_json(&s->budget));
     json_object_set_new(root, "blame", p->fits ? json_null() : blame_json(s));
     return root;
@@ -252,7 +254,7 @@ static void add_head(bti_text *t, const bti_session *s) {
         bti_text_add(t, NAME "%s: no gradient, no optimizer state\n", "frozen",
                      whole(n, bti_params_frozen(&s->model->params)));
     if (s->initial != NULL)
-        bti_text_add(t, NAME "%s\n", "first values", bti_initial_text(s->initial));
+        bti_text_add(t, NAME "%s\n", "initial weights", bti_initial_text(s->initial));
 }
 
 /* Where another precision costs time: fp32 in the same budget, from rates of the same device. */

@@ -8,7 +8,7 @@ struct bt_plan {
     bti_session *session;
 };
 
-/* "6 + 6 layers, d 512, ff 2048, 8 heads, 250,002 words (three tables)" */
+/* "6 + 6 layers, d 512, ff 2048, 8 heads, vocabulary 250,002 (3 embedding tables)" */
 void bti_describe_model(const bti_session *s, char *out, size_t bytes);
 /* Where it would run: "AMD EPYC 7B13", "Tesla K80, not here: planned from a table". */
 void bti_describe_device(const bti_session *s, char *out, size_t bytes);

@@ -122,7 +122,8 @@ typedef struct point {
 
 /* Budgets from the least to what the run would take of all of the device (of the budget, if that is
  * more), closer together where they are small, since there time changes fast. A plan for less also
- * fits in more: where the planner gives up to 1 % of time for bytes, the faster one is told. */
+ * fits in more: where the planner gives up to 1.5 % of time for fewer micro-batches or fewer bytes,
+ * the faster one is told. */
 static bt_status sweep(const bti_session *s, point *p, int *count) {
     bti_what_if w = bti_what_if_as_is(s);
     bti_needs most;

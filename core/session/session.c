@@ -38,7 +38,7 @@ bt_status bti_session_initial(bti_session *s) {
     int known = s->tokenizer[0] != NULL || s->tokenizer[1] != NULL || !s->assumed;
     if (c->initial_model == NULL || !known) return BT_OK;
     BT_TRY(bti_initial_open(c->initial_model, c->initial_partial, s->model, &s->initial));
-    bti_log(bti_initial_is_whole(s->initial) ? BT_LOG_INFO : BT_LOG_WARN, "first values: %s",
+    bti_log(bti_initial_is_whole(s->initial) ? BT_LOG_INFO : BT_LOG_WARN, "initial weights: %s",
             bti_initial_text(s->initial));
     for (int i = 0; i < 2; i++)
         tokenizer[i] = s->tokenizer[i] ? bti_tokenizer_checksum(s->tokenizer[i]) : 0;
