@@ -8,14 +8,16 @@
  *
  * Tiles lie in shared memory as fp32, at most 47 KiB. 128 threads stand as 16 x 8 (tq, tk); each
  * has RQ queries next to each other and 4 keys next to each other, so that one Philox block covers
- * them; of an output tile it has RQ rows and the quads tk, tk + 8 ... of each slice. Rows of a tile
- * are W + 4 floats apart: eight threads that read quads of eight neighbouring rows meet no bank
- * twice. Keys stand in the order 0, 4, 8 ... 1, 5, 9 ... for that reason. */
+ * them; of an output tile it has RQ rows and the quads tk, tk + 8 ... of each slice. Warps beyond
+ * the last query only load. Rows of a tile are W + 4 floats apart: eight threads that read quads of
+ * eight neighbouring rows meet no bank twice. Keys stand in the order 0, 4, 8 ... 1, 5, 9 ... for
+ * that reason. */
 #include "kernels_cuda/common.cuh"
 
 #define THREADS 128
-#define RESIDENT \
-    2 /* blocks on a multiprocessor: what shared memory allows, so registers may be many */
+/* Blocks on a multiprocessor that registers are to allow: of the largest, most cards' shared memory
+ * holds two, and one where it has 64 KiB (6.0, 7.5). So registers may be many. */
+#define RESIDENT 2
 #define TK 8
 #define TQ (THREADS / TK)
 #define KEYS 32            /* of a tile */
@@ -81,9 +83,17 @@ INLINE void load_tile(float *tile, const btcu_mat &m, int64_t row0, int64_t rows
     }
 }
 
-/* z += X Y^T for this thread's rows of X (queries) and Y (keys), `depth` columns of which W are in
- * the tiles. */
-template <int W, int RQ>
+/* Of each thread's RQ rows, those that this warp works on, where a tile has `rows`: all, the first
+ * (one query a sequence, as in decoding) or none, when it only helps to load. Nobody reads the
+ * others. The same in all lanes. */
+template <int RQ> INLINE int rows_of_each(int64_t rows) {
+    const int64_t left = rows - threadIdx.x / 32 * (32 / TK) * RQ;
+    return left > 1 ? RQ : left == 1;
+}
+
+/* z += X Y^T for the first N of this thread's rows of X (queries), and those of Y (keys), `depth`
+ * columns of which W are in the tiles. */
+template <int W, int N, int RQ>
 INLINE void multiply(f4 (&z)[RQ], const float *x, const float *y, int64_t depth) {
     const int tk = (int)(threadIdx.x % TK), tq = (int)(threadIdx.x / TK);
     for (int d = 0; d < W && d < depth; d += 4) {
@@ -91,7 +101,7 @@ INLINE void multiply(f4 (&z)[RQ], const float *x, const float *y, int64_t depth)
 #pragma unroll
         for (int j = 0; j < 4; j++) key[j] = shared4(y + (j * TK + tk) * (W + 4) + d);
 #pragma unroll
-        for (int i = 0; i < RQ; i++) {
+        for (int i = 0; i < N; i++) {
             const f4 q = shared4(x + (tq * RQ + i) * (W + 4) + d);
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -101,15 +111,22 @@ INLINE void multiply(f4 (&z)[RQ], const float *x, const float *y, int64_t depth)
     }
 }
 
-/* acc += P Y: RQ rows of P and acc are this thread's; `count` rows of Y, of which KEYS are in the
- * tile. */
-template <int W, int RQ, bool IS_KEYS>
+/* The same for n of RQ rows, as rows_of_each gives them. */
+template <int W, int RQ>
+INLINE void multiply_each(f4 (&z)[RQ], const float *x, const float *y, int64_t depth, int n) {
+    if (n > 1) multiply<W, RQ>(z, x, y, depth);
+    if (n == 1) multiply<W, 1>(z, x, y, depth);
+}
+
+/* acc += P Y: the first N of this thread's RQ rows of P and acc; `count` rows of Y, of which KEYS
+ * are in the tile. */
+template <int W, int N, bool IS_KEYS, int RQ>
 INLINE void multiply_rows(f4 (&acc)[RQ][W / 32], const float *p, const float *y, int64_t count) {
     const int tk = (int)(threadIdx.x % TK), tq = (int)(threadIdx.x / TK);
     for (int k = 0; k < KEYS && k < count; k += 4) {
-        f4 row[RQ];
+        f4 row[N];
 #pragma unroll
-        for (int i = 0; i < RQ; i++) row[i] = shared4(p + (tq * RQ + i) * PAIR_LD + k);
+        for (int i = 0; i < N; i++) row[i] = shared4(p + (tq * RQ + i) * PAIR_LD + k);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -117,11 +134,18 @@ INLINE void multiply_rows(f4 (&acc)[RQ][W / 32], const float *p, const float *y,
                 const int at = IS_KEYS ? j * TK + k / 4 : k + j;
                 const f4 v = shared4(y + at * (W + 4) + 32 * g + 4 * tk);
 #pragma unroll
-                for (int i = 0; i < RQ; i++)
+                for (int i = 0; i < N; i++)
 #pragma unroll
                     for (int c = 0; c < 4; c++) acc[i][g].v[c] += row[i].v[j] * v.v[c];
             }
     }
+}
+
+template <int W, int RQ, bool IS_KEYS>
+INLINE void multiply_each_row(f4 (&acc)[RQ][W / 32], const float *p, const float *y, int64_t count,
+                              int n) {
+    if (n > 1) multiply_rows<W, RQ, IS_KEYS>(acc, p, y, count);
+    if (n == 1) multiply_rows<W, 1, IS_KEYS>(acc, p, y, count);
 }
 
 /* This thread's part of an output slice from column `col` of the head on. */
@@ -207,6 +231,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     const bool resident = a.width <= NS * W;
     for (int64_t i0 = s.part * ROWS; i0 < s.query_count; i0 += (int64_t)parts * ROWS) {
         const int64_t keys = keys_of(s, a.causal, i0 + ROWS - 1);
+        const int each = rows_of_each<RQ>(s.query_count - i0);
         for (int n = 0; n < NS && resident; n++)
             load_tile<T, W, ROWS, false>(x + n * TILE, a.q, s.query_row + i0, s.query_count - i0,
                                          NULL, s.col + n * W, a.width - n * W, wide);
@@ -228,11 +253,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
                     load_tile<T, W, KEYS, true>(y, a.k, s.key_row + j0, s.key_count - j0, rows,
                                                 s.col + at, a.width - at, wide);
                     __syncthreads();
-                    multiply<W>(z, x + (resident ? at / W * TILE : 0), y, a.width - at);
+                    multiply_each<W>(z, x + (resident ? at / W * TILE : 0), y, a.width - at, each);
                     __syncthreads();
                 }
 #pragma unroll
                 for (int i = 0; i < RQ; i++) {
+                    if (i >= each) break;
                     const float shrink =
                         soften(a, s, i0 + tq * RQ + i, j0 + 4 * tk, z[i], most[i], mass[i]);
                     put_shared4(p + (tq * RQ + i) * PAIR_LD + 4 * tk, z[i]);
@@ -250,12 +276,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
                     load_tile<T, W, KEYS, true>(y, a.v, s.key_row + j0, s.key_count - j0, rows,
                                                 s.col + col, a.width - col, wide);
                     __syncthreads();
-                    multiply_rows<W, RQ, true>(acc[n], p, y, keys - j0);
+                    multiply_each_row<W, RQ, true>(acc[n], p, y, keys - j0, each);
                     __syncthreads();
                 }
             }
 #pragma unroll
             for (int i = 0; i < RQ; i++) {
+                if (i >= each) break;
                 const float sum = sum_of_keys(mass[i]), part = keys == 0 ? 0.0f : 1.0f / sum;
                 const int64_t row = i0 + tq * RQ + i;
 #pragma unroll
@@ -340,6 +367,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (int64_t i0 = s.part * KEYS; i0 < s.query_count; i0 += (int64_t)parts * KEYS) {
         const int64_t keys = keys_of(s, a.causal, i0 + KEYS - 1), row0 = s.query_row + i0;
         const int64_t rows = s.query_count - i0;
+        const bool busy = rows_of_each<RQ_BWD>(rows) > 0;
         for (int n = 0; n < NS && resident; n++) {
             const int64_t col = s.col + n * W, left = a.width - n * W;
             load_tile<T, W, KEYS, false>(x + n * TILE, a.q, row0, rows, NULL, col, left, wide);
@@ -365,18 +393,18 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
                     }
                     load_tile<T, W, KEYS, true>(y, a.v, key0, count, NULL, col, left, wide);
                     __syncthreads();
-                    multiply<W>(d, grad + tile, y, left);
+                    if (busy) multiply<W, RQ_BWD>(d, grad + tile, y, left);
                     __syncthreads();
                     load_tile<T, W, KEYS, true>(y, a.k, key0, count, NULL, col, left, wide);
                     __syncthreads();
-                    multiply<W>(z, x + tile, y, left);
+                    if (busy) multiply<W, RQ_BWD>(z, x + tile, y, left);
                     __syncthreads();
                     held = at;
                 }
-                pairs(a, s, i0, j0, z, d);
+                if (busy) pairs(a, s, i0, j0, z, d);
 #pragma unroll
                 for (int i = 0; i < RQ_BWD; i++)
-                    put_shared4(ds + (tq * RQ_BWD + i) * PAIR_LD + 4 * tk, d[i]);
+                    if (busy) put_shared4(ds + (tq * RQ_BWD + i) * PAIR_LD + 4 * tk, d[i]);
 #pragma unroll
                 for (int n = NS - 1; n >= 0; n--) { /* the slice that is there first */
                     const int64_t col = out + n * W;
@@ -386,7 +414,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
                                                     a.width - col, wide);
                     held = col;
                     __syncthreads();
-                    multiply_rows<W, RQ_BWD, true>(acc[n], ds, y, keys - j0);
+                    if (busy) multiply_rows<W, RQ_BWD, true>(acc[n], ds, y, keys - j0);
                     __syncthreads();
                 }
             }
@@ -397,7 +425,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
 }
 
-/* This thread's pairs, as row key and column query. */
+/* This thread's pairs, as row key and column query. Unlike all else here this meets each bank four
+ * times: a few stores beside the loads of four products. */
 INLINE void put_transposed(float *tile, const f4 (&z)[RQ_BWD]) {
     const int tk = (int)(threadIdx.x % TK), tq = (int)(threadIdx.x / TK);
 #pragma unroll
@@ -448,11 +477,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
                     }
                     load_tile<T, W, KEYS, false>(x, a.grad, row0, rows, NULL, col, left, wide);
                     __syncthreads();
-                    multiply<W>(d, x, value + tile, left);
+                    multiply<W, RQ_BWD>(d, x, value + tile, left);
                     __syncthreads();
                     load_tile<T, W, KEYS, false>(x, a.q, row0, rows, NULL, col, left, wide);
                     __syncthreads();
-                    multiply<W>(z, x, key + tile, left);
+                    multiply<W, RQ_BWD>(z, x, key + tile, left);
                     __syncthreads();
                     held = at;
                 }
