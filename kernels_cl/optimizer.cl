@@ -36,9 +36,9 @@ __kernel GROUP(RG) void k_sumsq(__global const float *x_base, const ulong x_off,
     }
 }
 
-/* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
- * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite; then the loss scale
- * of the next update. One group. */
+/* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s, first divided by the loss scale, so
+ * that nothing overflows; factor = min(1, clip / norm) / loss_scale; skip where the norm is not
+ * finite; then the loss scale of the next update. One group. */
 __kernel GROUP(RG) void k_update_scalars(CMAT(part), const long parts,
                                          __global float *scalars_base, const ulong scalars_off,
                                          const int growth_interval, const float scale_max) {
@@ -55,7 +55,7 @@ __kernel GROUP(RG) void k_update_scalars(CMAT(part), const long parts,
     sum = group_sum(sum, tmp);
     if (get_local_id(0) != 0) return;
     const float scale = scalars[LOSS_SCALE], clip = scalars[CLIP];
-    const float norm = isnan(sum) ? sum : most * sqrt(sum) / scale;
+    const float norm = isnan(sum) ? sum : most / scale * sqrt(sum);
     const int finite = isfinite(norm);
     scalars[NORM] = norm;
     scalars[FACTOR] = !finite ? 0.0f : (clip > 0.0f && norm > clip ? clip / norm : 1.0f) / scale;

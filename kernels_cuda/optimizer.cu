@@ -73,10 +73,11 @@ INLINE void next_scale(float *scalars, int finite, int growth_interval, float sc
     *good = 0.0f;
 }
 
-/* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s so that nothing overflows;
- * factor = min(1, clip / norm) / loss_scale; skip where the norm is not finite. One block. Reads s
- * of each part, then s and q, 12 bytes in all, and two scalars; writes three scalars. With a growth
- * interval it reads one more and writes one or two: the count of good updates and the scale. */
+/* norm = sqrt(sum s^2 q) / loss_scale, taken over the largest s, first divided by the loss scale,
+ * so that nothing overflows; factor = min(1, clip / norm) / loss_scale; skip where the norm is not
+ * finite. One block. Reads s of each part, then s and q, 12 bytes in all, and two scalars; writes
+ * three scalars. With a growth interval it reads one more and writes one or two: the count of good
+ * updates and the scale. */
 __global__ void __launch_bounds__(THREADS)
     k_update_scalars(btcu_mat part, int64_t parts, float *scalars, int growth_interval,
                      float scale_max) {
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(THREADS)
     sum = block_sum(sum, tmp);
     if (threadIdx.x != 0) return;
     const float scale = scalars[BT_SCALAR_LOSS_SCALE], clip = scalars[BT_SCALAR_CLIP];
-    const float norm = isnan(sum) ? sum : most * sqrtf(sum) / scale;
+    const float norm = isnan(sum) ? sum : most / scale * sqrtf(sum);
     scalars[BT_SCALAR_NORM] = norm;
     scalars[BT_SCALAR_FACTOR] =
         !isfinite(norm) ? 0.0f : (clip > 0.0f && norm > clip ? clip / norm : 1.0f) / scale;

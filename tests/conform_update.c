@@ -132,11 +132,12 @@ static void huge_gradients(void) {
     for (int k = 0; k < 100; k++) kit_near(m[k], 0.1, 1e-6);
 }
 
+/* Of the last setting the norm is within fp32, loss scale times the norm is not. */
 void case_update_scalars(void) {
-    static const double setting[][3] = {/* clip, loss scale, magnitude */
-                                        {0, 1, 1},    {1, 1, 1},      {1e6, 1, 1},
-                                        {0, 1024, 1}, {1, 1024, 1e3}, {1, 1, 0},
-                                        {1, 1, 1e18}, {0, 1, 1e-20},  {2.5, 8, 1e-3}};
+    static const double setting[][3] = {
+        /* clip, loss scale, magnitude */
+        {0, 1, 1}, {1, 1, 1},    {1e6, 1, 1},   {0, 1024, 1},   {1, 1024, 1e3},
+        {1, 1, 0}, {1, 1, 1e18}, {0, 1, 1e-20}, {2.5, 8, 1e-3}, {0, 65536, 1e38}};
     static const int64_t parts[] = {0, 1, 2, 65, 1003};
     cf_call c;
     for (size_t i = 0; i < sizeof setting / sizeof setting[0]; i++)
