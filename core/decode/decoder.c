@@ -25,7 +25,7 @@ struct bti_decoder {
     const bti_arena *arena;
     bti_beam *beam;
     char *host;   /* staging */
-    float *value; /* hypotheses x candidates */
+    float *value; /* hypotheses x candidates; memory that the device copies to on its own */
     int32_t *id;
     int32_t *history[2]; /* hypotheses x steps: cache rows, of this step and of the one before */
     int32_t *source_row; /* where each sentence of the batch begins, and its rows */
@@ -135,9 +135,12 @@ bt_status bti_decoder_new(const bti_model *m, const bt_planning *planning, const
 void bti_decoder_free(bti_decoder *d) {
     if (d == NULL) return;
     bti_beam_free(d->beam);
-    if (d->host != NULL) d->arena->dev->ops->host_free(d->arena->dev, d->host);
-    bti_free(d->value);
-    bti_free(d->id);
+    if (d->arena != NULL) {
+        bt_dev *dev = d->arena->dev;
+        dev->ops->host_free(dev, d->host);
+        dev->ops->host_free(dev, d->value);
+        dev->ops->host_free(dev, d->id);
+    }
     bti_free(d->history[0]);
     bti_free(d->history[1]);
     bti_free(d->source_row);
@@ -170,31 +173,40 @@ uint64_t bti_decoder_host_bytes(const bti_decoder *d) {
            (uint64_t)nbest_of(d) * sizeof *d->result + input_bytes(d);
 }
 
+/* What is copied to and from the device: `best` candidates come back at a time. */
+static bt_status take_pinned(bti_decoder *d, size_t best) {
+    bt_dev *dev = d->arena->dev;
+    void *host, *value, *id;
+    BT_TRY(dev->ops->host_alloc(dev, d->staging.bytes, &host));
+    d->host = host;
+    BT_TRY(dev->ops->host_alloc(dev, best * sizeof *d->value, &value));
+    d->value = value;
+    BT_TRY(dev->ops->host_alloc(dev, best * sizeof *d->id, &id));
+    d->id = id;
+    return BT_OK;
+}
+
 bt_status bti_decoder_bind(bti_decoder *d, const bti_arena *arena) {
     size_t hyps = (size_t)d->caps.hypothesis_rows, n = (size_t)d->caps.sentences;
     size_t steps = (size_t)d->caps.steps, best = hyps * (size_t)d->caps.candidates;
     bti_beam_config beam = beam_config(d);
-    void *host;
     d->arena = arena;
     BT_TRY(bti_beam_new(&beam, &d->beam));
-    d->value = bti_alloc(best, sizeof *d->value);
-    d->id = bti_alloc(best, sizeof *d->id);
     d->history[0] = bti_alloc(hyps * steps, sizeof **d->history);
     d->history[1] = bti_alloc(hyps * steps, sizeof **d->history);
     d->source_row = bti_alloc(n, sizeof *d->source_row);
     d->source_count = bti_alloc(n, sizeof *d->source_count);
     d->limit = bti_alloc(n, sizeof *d->limit);
     d->result = bti_alloc((size_t)nbest_of(d), sizeof *d->result);
-    if (d->value == NULL || d->id == NULL || d->history[0] == NULL || d->history[1] == NULL ||
-        d->source_row == NULL || d->source_count == NULL || d->limit == NULL || d->result == NULL)
+    if (d->history[0] == NULL || d->history[1] == NULL || d->source_row == NULL ||
+        d->source_count == NULL || d->limit == NULL || d->result == NULL)
         return BT_ENOMEM;
     if (d->model->segments > 0) {
         d->input = bti_alloc(n, sizeof *d->input);
         d->sort = bti_alloc((size_t)d->caps.source_tokens + 65537, sizeof *d->sort);
         if (d->input == NULL || d->sort == NULL) return BT_ENOMEM;
     }
-    BT_TRY(arena->dev->ops->host_alloc(arena->dev, d->staging.bytes, &host));
-    d->host = host;
+    BT_TRY(take_pinned(d, best));
     BT_TRY(bti_program_new("translation", d->plan->planning, &d->plan->info, &d->program));
     return bti_program_reserve(d->program, d->plan);
 }
