@@ -29,9 +29,9 @@ INLINE void load_tile(float (*tile)[ROWS + 1], const btcu_mat &x, int64_t row0, 
 }
 
 /* C = alpha A B^T + beta C. Each element is summed in the order of k, so that a row's bits depend
- * on that row of A and on B alone. Reads B once for every TILE_M rows of C (decoding, with some
- * tens of rows, goes at the speed of memory), A once for every TILE_N columns, with beta C once;
- * writes C once. */
+ * on that row of A and on B alone. Reads B once for every TILE_M rows of C, A once for every TILE_N
+ * columns, with beta C once; writes C once. Decoding, with some tens of rows, has few blocks (8 for
+ * 512 columns), each of which walks the whole sum: the wait for its tiles is what bounds it. */
 template <class H>
 __global__ void __launch_bounds__(THREADS, 1)
     k_rows_gemm(btcu_rows_gemm a, int wide_a, int wide_b) {

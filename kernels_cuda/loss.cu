@@ -116,7 +116,9 @@ __global__ void __launch_bounds__(THREADS) k_cross_entropy(btcu_cross_entropy a)
     }
 }
 
-#define KEEP_BYTES (40u << 10) /* every card has 48 KiB for a block, and takes two such ones */
+/* Every card has 48 KiB for a block. Most hold two such blocks on a multiprocessor, those with 64
+ * KiB (6.0, 7.5) one. */
+#define KEEP_BYTES (40u << 10)
 
 template <int W> static cudaError_t cross_entropy(const btcu_cross_entropy *a, cudaStream_t s) {
     const size_t bytes = (size_t)a->cols * sizeof(float);
