@@ -19,7 +19,7 @@ __kernel GROUP(WG) void k_embed_fwd(CMAT(table), IMAT(ids), IMAT(rowpos), CMAT(p
 
 /* dtable[id] = scale sum drop(dy_r) over the rows of one id, in the order of `order`, added to what
  * is there with `add`. A group takes one id (a segment of `order`); its work-items take W
- * columns each. Reads 4 bytes for each element of dy. */
+ * columns each. Reads each element of dy once. */
 __kernel GROUP(RG) void k_embed_bwd(CDMAT(dy), IMAT(rowpos), IMAT(order), IMAT(segs), MAT(dtable),
                                     const long cols, const float scale, const int add, DROP) {
     CDUSE(dy);

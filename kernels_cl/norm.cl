@@ -1,9 +1,9 @@
 /* Layer normalisation, with the residual before it where that is wanted. One group takes a row. */
 
-/* With `add`: r = res + drop(x + bias), else r is x and not written. With `norm`:
+/* Where there is an r: r = res + drop(x + bias), else r stands for x. Where there is a y:
  * y = (r - mean) rstd gamma + beta. A work-item reads again only what it wrote itself, so that y
- * and r may lie where x and res are. Reads 4 to 8 bytes, writes 4 to 8 for each element; the
- * second and third look at a row are served by the caches. */
+ * and r may lie where x and res are. Of each element it reads x, with r also res, and writes what
+ * there is of r and y; the second and third look at a row are served by the caches. */
 __kernel GROUP(RG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos), CMAT(gamma),
                                    CMAT(beta), DMAT(r), DMAT(y), MAT(stats), const long cols,
                                    const float eps, DROP) {
@@ -51,7 +51,7 @@ __kernel GROUP(RG) void k_norm_fwd(CDMAT(x), CMAT(bias), CDMAT(res), IMAT(rowpos
 }
 
 /* dgamma = sum dy h and dbeta = sum dy with h = (x - mean) rstd, by chunks: `part` has those of
- * dgamma, then those of dbeta. Reads 8 bytes for each element. */
+ * dgamma, then those of dbeta. Reads each element of both once. */
 __kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(part),
                                           const ulong second, const long rows, const long cols,
                                           const long chunk_rows) {
@@ -79,7 +79,7 @@ __kernel GROUP(WG) void k_norm_bwd_params(CDMAT(dy), CDMAT(x), CMAT(stats), MAT(
 }
 
 /* With g = dy gamma: dr = rstd (g - mean(g) - h mean(g h)) + dres, and dx = drop(dr) where it is
- * wanted. Reads 8 to 12 bytes, writes 4 to 8 for each element. A group takes some rows, one after
+ * wanted. Reads each element of dy, x and dres, writes dr and dx. A group takes some rows, one after
  * the other; with `part` it also sums dgamma and dbeta over them, as k_norm_bwd_params does over a
  * chunk: that takes no second look at dy and x, and is for devices where a group is a loop. */
 __kernel GROUP(RG) void k_norm_bwd(CDMAT(dy), CDMAT(x), CMAT(stats), CMAT(gamma), CDMAT(dres),
