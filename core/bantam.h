@@ -107,8 +107,9 @@ typedef struct bt_plan_options {
     const char *device; /* one that is here, or known by a table ("k80", see bt_devices_text); of a
                            list ("k80,rtx3090") the first on which the run fits */
     const char *memory;
-    /* With both above 0 no text is read: every pair has so many source and target tokens, end
-     * symbols included. Vocabularies are those of the tokenisers' files, or of tokenizer.size. */
+    /* With either above 0 no text is read: every pair has so many source and target tokens, end
+     * symbols included; 0 for a side that features take the place of. Vocabularies are those of
+     * the tokenisers' files, or of tokenizer.size. */
     int64_t source_tokens, target_tokens;
 } bt_plan_options;
 

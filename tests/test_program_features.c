@@ -157,7 +157,7 @@ static void check_json_lines(place p, const char *with_labels) {
         json_array_foreach(json_object_get(line, "values"), k, one) values =
             kit_str("%s%s%.9g", values, k ? " " : "", json_number_value(one));
         const char *plain = line_of(r.out, i);
-        ck_assert_msg(strncmp(plain, values, strlen(values)) == 0, "%s: %s", values, plain);
+        ck_assert_str_eq(plain, values);
         json_decref(line);
     }
 }

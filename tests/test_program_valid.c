@@ -246,6 +246,33 @@ START_TEST(every_event_is_whole) {
 }
 END_TEST
 
+/* Updates that are skipped are counted from the one on that was, over resumes too. */
+START_TEST(skipped_updates_are_counted) {
+    small_run r = small_run_new(40);
+    static const char *const sets[] = {"training.precision=fp16", "training.loss_scale=1e30",
+                                       "training.loss_scale_max=1e30", "training.updates=4"};
+    int64_t before = 0;
+    for (int again = 0; again < 2; again++) {
+        events e = {.count = 0};
+        bt_run *run;
+        kit_ok(bt_run_load(r.yaml, sets, 4, &run));
+        kit_ok(bt_train(run, &(bt_train_options){.device = "cpu",
+                                                 .threads = 1,
+                                                 .resume = again,
+                                                 .updates = again ? 0 : 2,
+                                                 .progress = note_event,
+                                                 .user = &e}));
+        bt_run_free(run);
+        ck_assert_int_gt(e.count, 2);
+        for (int i = 0; i < e.count; i++) {
+            if (e.at[i].kind == BT_PROGRESS_UPDATE) before++;
+            ck_assert_int_eq(e.at[i].skipped, before); /* none was taken at such a scale */
+        }
+    }
+    ck_assert_int_eq(before, 4);
+}
+END_TEST
+
 /* Nothing is known of an update before the first one. */
 START_TEST(events_before_an_update) {
     small_run r = valid_run();
@@ -340,8 +367,8 @@ static double peak_with(int lines) {
     return most;
 }
 
-/* Held-out text takes no memory, however long it is: here it has 6 MB a side and its run no more
- * than another. */
+/* Held-out text takes no memory, however long it is: one run has 6 MB a side more than the other,
+ * and takes no more. */
 START_TEST(held_out_text_takes_no_memory) {
     if (SANITIZED) {
         kit_skip("an address sanitizer keeps freed memory");
@@ -362,6 +389,7 @@ void add_valid(TCase *tc) {
     tcase_add_test(tc, signal_in_validation);
     tcase_add_test(tc, the_last_validation_is_cut);
     tcase_add_test(tc, every_event_is_whole);
+    tcase_add_test(tc, skipped_updates_are_counted);
     tcase_add_test(tc, events_before_an_update);
     tcase_add_test(tc, another_score_begins_anew);
     tcase_add_test(tc, within_the_plan);

@@ -22,13 +22,15 @@ static int run(const cli_command *self, int argc, char **argv) {
         {"updates", CLI_INT, &o.updates, "N", "stop after N updates of the whole run", 1},
         CLI_THREADS(&threads),
         {.name = NULL}};
-    if (argc == 1 && strcmp(argv[0], "--keys") == 0) {
+    for (int i = 0; i < argc; i++) keys |= strcmp(argv[i], "--keys") == 0;
+    if (keys && argc == 1) {
         bt_status listed = bt_run_keys(&text);
         return cli_print(self, listed, text);
     }
+    if (keys && strcmp(argv[0], "--help") != 0 && strcmp(argv[0], "-h") != 0)
+        return cli_usage(self, "--keys goes alone");
     int code = cli_parse(self, options, &file, 1, argc, argv);
     if (code != CLI_GO_ON) return code;
-    if (keys) return cli_usage(self, "--keys goes alone");
     o.threads = cli_int(threads);
     cli_show_log(BT_LOG_INFO);
     cli_catch_signals();
@@ -45,4 +47,6 @@ const cli_command cli_train = {
     "train", "RUN.yaml", "trains the model of a run file", run,
     "\"bantam train --keys\" lists the keys of a run file. SIGINT, SIGTERM "
     "and SIGHUP save a checkpoint\n"
-    "and end the run; a second one ends it at once, as is needed while a tokeniser is trained.\n"};
+    "and end the run; a second one, unless it is SIGHUP, ends it at once, as is needed while a "
+    "tokeniser is\n"
+    "trained.\n"};

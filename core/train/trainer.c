@@ -19,7 +19,6 @@ static bt_status after_skip(bti_trainer *t, const bti_update_result *r) {
         t->skipped_in_row = 0;
         return BT_OK;
     }
-    t->progress.skipped++;
     t->skipped_in_row++;
     if (r->rows[1] > 0) bti_trainer_say_skip(t, r);
     if (r->loss_scale < 1)

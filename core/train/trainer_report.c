@@ -60,6 +60,7 @@ void bti_trainer_report(bti_trainer *t, bt_progress_kind kind, const char *path)
     p->kind = kind;
     p->update = t->done;
     p->loss_scale = t->engine->loss_scale;
+    p->skipped = t->done - t->engine->steps;
     p->path = path;
     if (t->options->progress != NULL) t->options->progress(t->options->user, p);
 }

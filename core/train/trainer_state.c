@@ -1,5 +1,4 @@
 /* What of a run lasts: its values, checkpoints and folder. */
-#include <string.h>
 
 #include "core/base/files.h"
 #include "core/base/status.h"
