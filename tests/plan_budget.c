@@ -152,7 +152,7 @@ START_TEST(small_allocations) {
               "position table needs 125.");
     o.decode_staging = 20000;
     kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,
-              "a smaller training.batch makes them smaller");
+              "a smaller data.max_length or validation.beam needs less");
     o.decode_staging = 0;
     p.info.max_alloc = 12000;
     kit_fails(bti_plan_search(p.model, p.planning, &p.info, &p.w, 20, &o, &plan), BT_EFIT,

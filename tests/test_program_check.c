@@ -200,29 +200,48 @@ END_TEST
 /* Both within a relative tolerance. */
 static void check_near(double a, double b, double tol) { kit_near(a, b, tol * fabs(b)); }
 
-/* The same numbers as validation has in training. */
+/* The same numbers as validation has in training: of text in one block, and in two files of which
+ * the second begins within the first of two blocks. */
+static const struct {
+    int lines, updates;
+    const char *beam;
+} held_out[] = {{40, 200, "3"}, {4200, 200, "1"}};
+
+/* The text from this line on; the first is 1. */
+static const char *from_line(const char *text, int line) {
+    while (--line > 0) text = strchr(text, '\n') + 1;
+    return text;
+}
+
 START_TEST(as_validation) {
+    const int lines = held_out[_i].lines, half = lines / 2;
+    const char *updates = kit_str("%d", held_out[_i].updates), *beam = held_out[_i].beam;
     small_run r = small_run_new(300);
-    char *text[2] = {toy_text(340, 0), toy_text(340, 1)};
-    const char *path[2] = {in_dir(r, "v.de"), in_dir(r, "v.en")};
+    const char *path[2] = {in_dir(r, "v.de"), in_dir(r, "v.en")}, *set[2];
     for (int side = 0; side < 2; side++) {
-        const char *last = strstr(text[side], line_of(text[side], 301));
-        kit_write_text(path[side], last);
-        free(text[side]);
+        char *text = toy_text(300 + lines, side);
+        const char *first = from_line(text, 301), *middle = from_line(first, half + 1);
+        const char *part[2] = {kit_str("%s.1", path[side]), kit_str("%s.2", path[side])};
+        kit_write_text(path[side], first);
+        kit_write(part[0], first, (size_t)(middle - first));
+        kit_write_text(part[1], middle);
+        set[side] = kit_str("data.valid.%s=[%s, %s]", side ? "target" : "source", part[0], part[1]);
+        free(text);
     }
-    program p = train(r, "--updates", "200", "--set", "training.updates=200", "--set",
-                      "model.dropout=0", "--set", kit_str("data.valid.source=%s", path[0]), "--set",
-                      kit_str("data.valid.target=%s", path[1]), "--set", "validation.every=200",
-                      "--set", "validation.beam=3");
+    program p = train(r, "--updates", updates, "--set", kit_str("training.updates=%s", updates),
+                      "--set", "model.dropout=0", "--set", set[0], "--set", set[1], "--set",
+                      kit_str("validation.every=%s", updates), "--set",
+                      kit_str("validation.beam=%s", beam));
     check_status(p, 0);
     json_t *log = read_log(r.out), *valid = json_array_get(log, json_array_size(log) - 1);
     program e =
-        evaluate(r.out, "--source", path[0], "--reference", path[1], "--beam", "3", "--json");
+        evaluate(r.out, "--source", path[0], "--reference", path[1], "--beam", beam, "--json");
     check_status(e, 0);
     json_t *j = parse_json(e.out);
     check_fields(j, "lines target_tokens loss nll perplexity bleu bleu_signature precisions "
                     "brevity_penalty hypothesis_length reference_length chrf chrf_signature");
-    ck_assert(number_at(j, "bleu") > 0 && number_at(j, "loss") > number_at(j, "nll"));
+    ck_assert_int_eq((int)number_at(j, "lines"), lines);
+    ck_assert(number_at(j, "chrf") > 0 && number_at(j, "loss") > number_at(j, "nll"));
     check_near(number_at(j, "loss"), number_at(valid, "valid_loss"), 1e-6);
     check_near(number_at(j, "nll"), number_at(valid, "valid_nll"), 1e-6);
     check_near(number_at(j, "perplexity"), number_at(valid, "valid_perplexity"), 1e-5);
@@ -335,7 +354,7 @@ void add_check(TCase *tc) {
     tcase_add_test(tc, lengths_and_duplicates);
     tcase_add_test(tc, several_files);
     tcase_add_test(tc, check_refuses);
-    tcase_add_test(tc, as_validation);
+    tcase_add_loop_test(tc, as_validation, 0, 2);
     tcase_add_test(tc, as_translate_and_score);
     tcase_add_test(tc, empty_and_long_lines);
     tcase_add_test(tc, evaluate_refuses);

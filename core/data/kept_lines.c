@@ -57,14 +57,15 @@ static bt_status map_file(const char *dir, FILE *file, bti_kept_lines *l) {
     return BT_OK;
 }
 
-/* A file that nobody else sees, and that is gone with the last who uses it. */
+/* A file that nobody else sees, and that is gone with the last who uses it; the system's place for
+ * such files serves where a cache can be read and no more. */
 static bt_status open_nameless(const char *dir, FILE **out) {
     char *path = bti_format("%s/lines-XXXXXX", dir);
     if (path == NULL) return BT_ENOMEM;
-    int fd = mkstemp(path);
+    int fd = mkstemp(path), why = errno;
     if (fd >= 0) unlink(path);
     bti_free(path);
-    FILE *file = fd >= 0 ? fdopen(fd, "w+") : NULL;
+    FILE *file = fd >= 0 ? fdopen(fd, "w+") : why == EACCES || why == EROFS ? tmpfile() : NULL;
     if (file == NULL) {
         bt_status status = fail(dir, "keep");
         if (fd >= 0) close(fd);

@@ -85,15 +85,13 @@ bt_status bti_device_next(bti_device_list *l, int *at, int threads, const char *
 #define WARM_THREAD_ROWS 1024
 
 /* Product `kind` of r rows of width d and n: y = x w^T, dx = dy w, dw = dy^T x, for types of x and
- * y. A library packs no more than some hundred of a weight's rows at a time in the first two; in
- * the third one that runs on the host is given no more than so many for each thread. */
+ * y. A library that runs on the host packs no more than some hundred of a weight's rows at a time
+ * in the first two; in the third it is given no more than so many for each thread. */
 static bt_call product_of(const bt_dev_info *info, bt_dtype w, int kind, int64_t r, int64_t d,
                           int64_t n, bt_dtype x, bt_dtype y) {
     bt_dtype type[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
-    int64_t most = kind < 2            ? WARM_ROWS
-                   : info->host_memory ? WARM_ROWS + (int64_t)info->threads * WARM_THREAD_ROWS
-                                       : n;
-    if (n > most) n = most;
+    const int64_t most = WARM_ROWS + (kind == 2 ? (int64_t)info->threads * WARM_THREAD_ROWS : 0);
+    if (info->host_memory && n > most) n = most;
     int64_t shape[3][6] = {{r, d, n, d, r, n}, {r, n, n, d, r, d}, {r, n, r, d, n, d}};
     bt_call call = {.op = BT_OP_GEMM};
     for (int k = 0; k < 3; k++)

@@ -65,16 +65,18 @@ static void count_bytes(bti_run_plan *plan, uint64_t arena, uint64_t runtime) {
     plan->total = arena + runtime;
 }
 
-/* Tables are read as a whole, so each region of them must lie in one heap. */
+/* Tables are read as a whole, so each region of them must lie in one heap. A micro-batch may be a
+ * single example: no smaller batch helps. */
 static bt_status check_tables(const bti_model *m, const bti_run_plan *plan,
                               const bti_arena *arena) {
     static const bti_region region[] = {BTI_REGION_CONSTANT, BTI_REGION_STAGING};
     const char *name[] = {"the position table needs",
                           m->cfg.features > 0 ? "features, targets and tables of ids need"
                                               : "targets and tables of ids need"};
-    const char *help[] = {"data.max_length", m->cfg.features > 0
-                                                 ? "data.features.N.max_rows or training.batch"
-                                                 : "training.batch"};
+    const char *help[] = {"data.max_length",
+                          m->cfg.features > 0
+                              ? "data.features.N.max_rows, data.max_length or validation.beam"
+                              : "data.max_length or validation.beam"};
     char need[32], most[32];
     for (int i = 0; i < 2; i++) {
         const uint64_t bytes = plan->region[region[i]];
@@ -83,7 +85,7 @@ static bt_status check_tables(const bti_model *m, const bti_run_plan *plan,
         bti_format_bytes(arena->heap_limit, most);
         return bti_fail(BT_EFIT,
                         "%s %s, more than the device gives in one allocation (%s); a smaller %s "
-                        "makes them smaller",
+                        "needs less",
                         name[i], need, most, help[i]);
     }
     return BT_OK;

@@ -298,6 +298,13 @@ static void compare(const char *path, const bt_dev_info *info, double stated) {
             path, info->name, stated, info->flops);
 }
 
+/* Was the device slower meanwhile than when it was opened? Such rates are not for good. Products of
+ * halves may be slower than the fp32 ones that the device states. */
+static int was_busy(const bt_dev_info *info, bti_precision precision, const bti_rates *r) {
+    return precision == BTI_PRECISION_FP32 &&
+           !(1.6 / r->seconds[BTI_COST_PRODUCT_FLOP] >= info->flops);
+}
+
 void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
     const bt_dev_info *info = &dev->info;
     double stated = 0;
@@ -316,6 +323,7 @@ void bti_rates_get(bt_dev *dev, bti_precision precision, bti_rates *out) {
     if (path != NULL && bti_rates_load(path, key, &stated, out) == BT_OK)
         compare(path, info, stated);
     else if (key != NULL && bti_rates_measure(dev, precision, out) == BT_OK && path != NULL &&
+             !was_busy(info, precision, out) &&
              bti_rates_save(path, key, info->flops, out) != BT_OK)
         bti_log(BT_LOG_INFO, "rates of the device are not kept: %s", bt_last_error());
     bti_free(path);

@@ -18,7 +18,7 @@ static uint64_t later_host_bytes(const bti_session *s, const bti_model *m, const
     uint64_t ids = (uint64_t)(w->max_distinct[0] + w->max_distinct[1]);
     uint64_t held_out =
         bti_validates(s->cfg)
-            ? bti_validation_host_bytes(&m->cfg, s->held_out.count, w->max_sentences)
+            ? bti_validation_host_bytes(&m->cfg, s->assumed ? INT64_MAX : s->held_out.count)
             : 0;
     return rows * 64 + ids * 4 + (uint64_t)w->max_sentences * 128 + held_out + (16u << 20);
 }

@@ -13,6 +13,8 @@
 
 /* Examples that are looked at together: translations are sorted by length among so many. */
 #define BLOCK 4096
+/* Numbers that a model without a decoder gives for so many at most: 4 MiB. */
+#define OUTPUTS (1 << 20)
 
 struct bti_validation {
     const bti_run_config *cfg;
@@ -52,15 +54,16 @@ bti_decoder_config bti_validation_decoding(const bti_run_config *cfg, const bti_
     return c;
 }
 
-static int64_t block_of(const bti_model_config *m, int64_t n, int64_t sentences) {
-    return bti_min(n, bti_has_decoder(m) ? BLOCK : sentences);
+static int64_t block_of(const bti_model_config *m, int64_t n) {
+    const int64_t wide = bti_has_decoder(m) ? BLOCK : bti_max(1, OUTPUTS / m->outputs);
+    return bti_min(n, bti_min(BLOCK, wide));
 }
 
-uint64_t bti_validation_host_bytes(const bti_model_config *m, int64_t n, int64_t sentences) {
+uint64_t bti_validation_host_bytes(const bti_model_config *m, int64_t n) {
     const bti_validation *v = NULL;
     size_t text = sizeof *v->source + sizeof *v->sorted + sizeof *v->best + sizeof *v->reference;
     size_t more = bti_has_decoder(m) ? text : (size_t)m->outputs * sizeof *v->outputs;
-    return (uint64_t)block_of(m, n, sentences) * (sizeof *v->sentence + more);
+    return (uint64_t)block_of(m, n) * (sizeof *v->sentence + more);
 }
 
 static int shorter(const void *a, const void *b) {
@@ -98,7 +101,7 @@ static bt_status take_text(bti_validation *v, int64_t batch) {
 
 static bt_status take(bti_validation *v, int64_t batch) {
     const bti_model_config *m = &v->engine->model->cfg;
-    v->block = block_of(m, v->n, v->engine->plan->caps.sentences);
+    v->block = block_of(m, v->n);
     v->sentence = bti_alloc((size_t)v->block, sizeof *v->sentence);
     if (v->sentence == NULL) return BT_ENOMEM;
     if (bti_has_decoder(m)) return take_text(v, batch);

@@ -28,9 +28,9 @@ typedef struct bti_validation_result {
     const char *source[BTI_SAMPLES], *reference[BTI_SAMPLES], *translation[BTI_SAMPLES];
 } bti_validation_result;
 
-/* Host memory that it takes for n examples beside the decoder's, of a run whose micro-batches have
- * `sentences` at most: it does not grow with the text, which stays in files. */
-uint64_t bti_validation_host_bytes(const bti_model_config *m, int64_t n, int64_t sentences);
+/* Host memory that it takes for n examples beside the decoder's: some thousand take no less than
+ * any number of them; text stays in files. */
+uint64_t bti_validation_host_bytes(const bti_model_config *m, int64_t n);
 
 /* Takes what it needs; examples, tokeniser (NULL without a decoder) and engine are borrowed. The
  * plan was made for a decoder of `batch` sentences. */
