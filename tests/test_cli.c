@@ -128,6 +128,7 @@ START_TEST(help_and_version) {
     }
     expect("train --keys", 0, "the keys", "");
     usage("train --keys a", "--keys goes alone");
+    usage("train --keys --resume", "--keys goes alone");
 }
 END_TEST
 
