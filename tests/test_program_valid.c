@@ -210,6 +210,22 @@ static void note_event(void *user, const bt_progress *p) {
     e->at[e->count++] = *p;
 }
 
+/* What the library reports of a run with these settings, `updates` long (0: to its end). */
+static events events_of(small_run r, const char *const *sets, size_t count, int resume,
+                        int64_t updates) {
+    events e = {.count = 0};
+    bt_run *run;
+    kit_ok(bt_run_load(r.yaml, sets, count, &run));
+    kit_ok(bt_train(run, &(bt_train_options){.device = "cpu",
+                                             .threads = 1,
+                                             .resume = resume,
+                                             .updates = updates,
+                                             .progress = note_event,
+                                             .user = &e}));
+    bt_run_free(run);
+    return e;
+}
+
 /* Every event has all that is known then, whatever it is of; also of a run that is gone on with,
  * before whose first update a validation is owed. */
 START_TEST(every_event_is_whole) {
@@ -218,16 +234,7 @@ START_TEST(every_event_is_whole) {
                                        "validation.every=2",         "checkpoint.every=1",
                                        "validation.beam=1",          "training.updates=3"};
     for (int again = 0; again < 2; again++) {
-        events e = {.count = 0};
-        bt_run *run;
-        kit_ok(bt_run_load(r.yaml, sets, 6, &run));
-        kit_ok(bt_train(run, &(bt_train_options){.device = "cpu",
-                                                 .threads = 1,
-                                                 .resume = again,
-                                                 .updates = again ? 0 : 1,
-                                                 .progress = note_event,
-                                                 .user = &e}));
-        bt_run_free(run);
+        const events e = events_of(r, sets, 6, again, again ? 0 : 1);
         int validated = 0;
         for (int i = 0; i < e.count; i++) {
             const bt_progress *p = &e.at[i];
@@ -253,16 +260,7 @@ START_TEST(skipped_updates_are_counted) {
                                        "training.loss_scale_max=1e30", "training.updates=4"};
     int64_t before = 0;
     for (int again = 0; again < 2; again++) {
-        events e = {.count = 0};
-        bt_run *run;
-        kit_ok(bt_run_load(r.yaml, sets, 4, &run));
-        kit_ok(bt_train(run, &(bt_train_options){.device = "cpu",
-                                                 .threads = 1,
-                                                 .resume = again,
-                                                 .updates = again ? 0 : 2,
-                                                 .progress = note_event,
-                                                 .user = &e}));
-        bt_run_free(run);
+        const events e = events_of(r, sets, 4, again, again ? 0 : 2);
         ck_assert_int_gt(e.count, 2);
         for (int i = 0; i < e.count; i++) {
             if (e.at[i].kind == BT_PROGRESS_UPDATE) before++;
@@ -279,14 +277,8 @@ START_TEST(events_before_an_update) {
     static const char *const sets[] = {"data.valid.source=valid.de", "data.valid.target=valid.en",
                                        "validation.every=2", "validation.beam=1",
                                        "training.updates=2"};
-    bt_run *run;
     check_status(train(r, "--set", "training.updates=2"), 0);
-    events e = {.count = 0};
-    kit_ok(bt_run_load(r.yaml, sets, 5, &run));
-    kit_ok(bt_train(
-        run, &(bt_train_options){
-                 .device = "cpu", .threads = 1, .resume = 1, .progress = note_event, .user = &e}));
-    bt_run_free(run);
+    const events e = events_of(r, sets, 5, 1, 0);
     ck_assert_int_eq(e.count, 2);
     for (int i = 0; i < e.count; i++) {
         const bt_progress *p = &e.at[i];
